@@ -1,0 +1,50 @@
+"""Runs the body of one command and turns every way it can end into an exit code and a sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from recorder.errors import RecorderError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Python itself exits with 1 after a traceback, which would read as "diverged".
+UNFORESEEN = 70
+INTERRUPTED = 130
+
+
+def run_command(body: Callable[[], int]) -> int:
+    """The exit code of a command body.
+
+    Results go to stdout by the body; errors go to stderr here, one sentence each.
+    """
+    try:
+        code = body()
+        sys.stdout.flush()
+    except RecorderError as error:
+        say(f"error: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        say("interrupted: what was recorded so far is a prefix that `replay` verifies")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): no verdict was read, and there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNFORESEEN
+    except OSError as error:
+        say(f"error: {error.strerror or error}: {error.filename or ''}; free space or choose another folder")
+        return UNFORESEEN
+    except Exception:  # noqa: BLE001 - the last place that can keep a traceback from exiting with 1
+        traceback.print_exc()
+        say("error: unforeseen, please report it with the lines above")
+        return UNFORESEEN
+    return code
+
+
+def say(text: str) -> None:
+    """A line for the person at the terminal, apart from the results on stdout."""
+    sys.stderr.write(f"{text}\n")

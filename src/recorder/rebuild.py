@@ -1,0 +1,336 @@
+"""How an environment is described in a manifest and built again from it.
+
+Two ways exist: the environment's `EnvSpec` with its wrappers, as `gymnasium.make` leaves it, or a
+`factory="module:function"` with keyword arguments. Whatever could not be built again is refused when
+recording starts, by building it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
+
+from recorder.encoding import decode_value, encode_value
+from recorder.errors import (
+    CannotRunError,
+    EncodingError,
+    MissingExtraError,
+    NotRebuildableError,
+    UntrustedCodeError,
+    UsageError,
+)
+from recorder.provenance import find_distribution, find_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from recorder.records import Row
+
+    Environment = gymnasium.Env[Any, Any]
+
+# Wrappers of these packages run without being asked for: they come with this project's own dependencies.
+TRUSTED_PACKAGES = ("gymnasium.wrappers", "recorder.envs")
+
+# Which extra brings a module that an environment failed to import.
+EXTRA_OF_MODULE = {"Box2D": "box2d", "pygame": "render", "ale_py": "atari", "mujoco": "mujoco"}
+
+_SPEC_FIELDS = (
+    "id",
+    "reward_threshold",
+    "nondeterministic",
+    "max_episode_steps",
+    "order_enforce",
+    "disable_env_checker",
+    "vector_entry_point",
+)
+
+
+def make_environment(env_id: str, **kwargs: Any) -> Environment:  # noqa: ANN401
+    """`gymnasium.make` with errors of this project.
+
+    Raises:
+        CannotRunError: No such environment, or it cannot be built.
+        MissingExtraError: A package that it needs is not installed.
+    """
+    try:
+        return gymnasium.make(env_id, **kwargs)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise _missing_extra(env_id, error) from error
+    except gymnasium.error.NamespaceNotFound as error:
+        if env_id.startswith("ALE/"):
+            message = f"{env_id} needs the extra `atari`: pip install 'replay-recorder[atari]'"
+            raise MissingExtraError(message) from error
+        raise _unknown(env_id, error) from error
+    except (gymnasium.error.Error, ImportError) as error:
+        raise _unknown(env_id, error) from error
+    except TypeError as error:
+        message = f"{env_id} does not take these arguments ({', '.join(kwargs) or 'none'}): {error}"
+        raise UsageError(message) from error
+
+
+def describe_environment(env: Environment, factory: str | None, factory_kwargs: Mapping[str, Any] | None) -> Row:
+    """The manifest's `environment`.
+
+    Args:
+        env: The environment as the recorder sees it, wrappers included.
+        factory: `module:function` that builds it, or None to use its spec.
+        factory_kwargs: Keyword arguments for the factory, kept exactly.
+
+    Raises:
+        NotRebuildableError: Neither way can hold it; the message says what to change.
+    """
+    entry_point: str | None
+    if factory is not None:
+        spec, entry_point = None, factory
+        described: Row | None = {"entry_point": factory, "kwargs": _spell_kwargs(factory, factory_kwargs or {})}
+        _refuse_main(factory)
+    else:
+        spec, described = _describe_spec(env), None
+        entry_point = spec["entry_point"]
+    distribution = find_distribution(entry_point.partition(":")[0])
+    return {
+        "id": env.spec.id if env.spec is not None else None,
+        "spec": spec,
+        "factory": described,
+        "wrappers": wrapper_names(env),
+        "distribution": {"name": distribution, "version": find_version(distribution)} if distribution else None,
+        "render_mode": env.render_mode,
+        "observation_space": str(env.observation_space),
+        "action_space": str(env.action_space),
+        "assets": [],
+    }
+
+
+def build_environment(
+    described: Mapping[str, Any],
+    *,
+    is_trusted: Callable[[str], bool],
+    render_mode: str | None = None,
+) -> Environment:
+    """Build the environment that a manifest describes.
+
+    Args:
+        described: The manifest's `environment`.
+        is_trusted: Says whether code of a module may run; see `trust_modules`.
+        render_mode: Build it with this render mode instead of the recorded one.
+
+    Raises:
+        UntrustedCodeError: It names code that is neither registered nor trusted.
+        MissingExtraError: An optional package is missing.
+        CannotRunError: It cannot be built here.
+    """
+    factory = described["factory"]
+    if factory is not None:
+        return _build_from_factory(factory, is_trusted=is_trusted, render_mode=render_mode)
+    spec = _read_spec(described["spec"])
+    _refuse_untrusted(spec, is_trusted)
+    kwargs: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+    try:
+        return gymnasium.make(spec, **kwargs)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise _missing_extra(spec.id, error) from error
+    except Exception as error:
+        missing = _missing_module(error)
+        if missing in EXTRA_OF_MODULE:
+            raise _missing_extra(spec.id, error) from error
+        message = f"{spec.id} cannot be built from the manifest: {type(error).__name__}: {error}"
+        raise CannotRunError(message) from error
+
+
+def require_rebuildable(env: Environment, described: Mapping[str, Any]) -> None:
+    """Build the environment a second time and compare, so that a recording is never made in vain.
+
+    Raises:
+        NotRebuildableError: It cannot be built, or what is built differs in wrappers or spaces.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            again = build_environment(described, is_trusted=lambda _: True)
+    except CannotRunError as error:
+        message = f"a replay could not build this environment again: {error}"
+        raise NotRebuildableError(message) from error
+    try:
+        differing = _first_difference(env, again)
+    finally:
+        again.close()
+    if differing is not None:
+        message = (
+            f"a replay would build another environment: {differing}; "
+            "pass factory='module:function' that builds exactly this one"
+        )
+        raise NotRebuildableError(message)
+
+
+def trust_modules(names: Collection[str]) -> Callable[[str], bool]:
+    """A judge of module names: true for the given modules, their parts, and this project's own."""
+    trusted = (*TRUSTED_PACKAGES, *names)
+    return lambda module: any(module == name or module.startswith(f"{name}.") for name in trusted)
+
+
+def wrapper_names(env: Environment) -> list[str]:
+    """Class names from the outermost wrapper down to the environment itself."""
+    names = [type(env).__name__]
+    while isinstance(env, gymnasium.Wrapper):
+        env = env.env
+        names.append(type(env).__name__)
+    return names
+
+
+def _describe_spec(env: Environment) -> Row:
+    spec = env.spec
+    if spec is None:
+        message = (
+            f"{wrapper_names(env)[-1]} has no spec: build it with gymnasium.make, "
+            "or pass factory='module:function' that builds it"
+        )
+        raise NotRebuildableError(message)
+    entry_point = _importable_name(spec.entry_point, spec.id)
+    wrappers = []
+    for wrapper in spec.additional_wrappers:
+        if wrapper.kwargs is None:
+            message = (
+                f"wrapper {wrapper.name} does not keep its arguments: derive it from "
+                "gymnasium.utils.RecordConstructorArgs, or pass factory='module:function'"
+            )
+            raise NotRebuildableError(message)
+        _refuse_main(wrapper.entry_point)
+        spelled = _spell_kwargs(f"wrapper {wrapper.name}", wrapper.kwargs)
+        wrappers.append({"name": wrapper.name, "entry_point": wrapper.entry_point, "kwargs": spelled})
+    plain = {name: getattr(spec, name) for name in _SPEC_FIELDS}
+    if plain["vector_entry_point"] is not None and not isinstance(plain["vector_entry_point"], str):
+        plain["vector_entry_point"] = None
+    kwargs = _spell_kwargs(spec.id, spec.kwargs)
+    return {**plain, "entry_point": entry_point, "kwargs": kwargs, "additional_wrappers": wrappers}
+
+
+def _read_spec(described: Mapping[str, Any]) -> EnvSpec:
+    spec = EnvSpec(
+        entry_point=described["entry_point"],
+        kwargs=decode_value(described["kwargs"]),
+        **{name: described[name] for name in _SPEC_FIELDS if name in described},
+    )
+    spec.additional_wrappers = tuple(
+        WrapperSpec(name=wrapper["name"], entry_point=wrapper["entry_point"], kwargs=decode_value(wrapper["kwargs"]))
+        for wrapper in described["additional_wrappers"]
+    )
+    return spec
+
+
+def _refuse_untrusted(spec: EnvSpec, is_trusted: Callable[[str], bool]) -> None:
+    """Only what this installation registered itself may run unasked: a manifest is a stranger's text."""
+    registered = gymnasium.registry.get(spec.id)
+    named = [wrapper.entry_point for wrapper in spec.additional_wrappers]
+    if registered is None or registered.entry_point != spec.entry_point:
+        named.insert(0, str(spec.entry_point))
+    for entry_point in named:
+        module = entry_point.partition(":")[0]
+        if not is_trusted(module):
+            message = (
+                f"this episode is built by {entry_point}, which is not an environment registered here; "
+                f"if you trust that code, allow it with --trust {module.partition('.')[0]}"
+            )
+            raise UntrustedCodeError(message)
+
+
+def _build_from_factory(
+    factory: Mapping[str, Any], *, is_trusted: Callable[[str], bool], render_mode: str | None
+) -> Environment:
+    entry_point = factory["entry_point"]
+    module, _, name = entry_point.partition(":")
+    if not is_trusted(module):
+        message = (
+            f"this episode is built by {entry_point}; "
+            f"if you trust that code, allow it with --trust {module.partition('.')[0]}"
+        )
+        raise UntrustedCodeError(message)
+    kwargs = decode_value(factory["kwargs"])
+    if render_mode is not None:
+        kwargs["render_mode"] = render_mode
+    try:
+        env = getattr(importlib.import_module(module), name)(**kwargs)
+    except ModuleNotFoundError as error:
+        message = f"{entry_point} cannot be imported ({error}): run from the folder that holds it, or set PYTHONPATH"
+        raise CannotRunError(message) from error
+    except Exception as error:
+        message = f"{entry_point} could not build the environment: {type(error).__name__}: {error}"
+        raise CannotRunError(message) from error
+    if not isinstance(env, gymnasium.Env):
+        message = f"{entry_point} returned {type(env).__name__}, not a gymnasium.Env"
+        raise CannotRunError(message)
+    return env
+
+
+def _first_difference(env: Environment, again: Environment) -> str | None:
+    if wrapper_names(env) != wrapper_names(again):
+        return f"wrappers {' < '.join(wrapper_names(env))} became {' < '.join(wrapper_names(again))}"
+    if env.observation_space != again.observation_space:
+        return f"observation space {env.observation_space} became {again.observation_space}"
+    if env.action_space != again.action_space:
+        return f"action space {env.action_space} became {again.action_space}"
+    return None
+
+
+def _spell_kwargs(owner: str, kwargs: Mapping[str, Any]) -> Row:
+    try:
+        spelled: Row = encode_value(dict(kwargs))
+    except EncodingError as error:
+        key = error.path[0] if error.path else "?"
+        message = (
+            f"argument {key!r} of {owner} cannot be kept in a manifest ({error.problem}); "
+            "pass factory='module:function' that builds the environment from plain values"
+        )
+        raise NotRebuildableError(message) from error
+    return spelled
+
+
+def _importable_name(entry_point: object, env_id: str) -> str:
+    if callable(entry_point):
+        module, name = entry_point.__module__, getattr(entry_point, "__qualname__", "<lambda>")
+        entry_point = f"{module}:{name}"
+        if "<" in name or "." in name:
+            message = f"{env_id} is registered with {entry_point}, which cannot be imported by name"
+            raise NotRebuildableError(message)
+    _refuse_main(str(entry_point))
+    return str(entry_point)
+
+
+def _refuse_main(entry_point: str) -> None:
+    module, _, name = entry_point.partition(":")
+    if module == "__main__" or not name:
+        message = (
+            f"{entry_point} cannot be imported by a replay: put it into a module of its own "
+            "and name it as 'module:function'"
+        )
+        raise NotRebuildableError(message)
+    if module not in sys.modules and importlib.util.find_spec(module.partition(".")[0]) is None:
+        message = f"{entry_point} cannot be imported by a replay: there is no module {module}"
+        raise NotRebuildableError(message)
+
+
+def _missing_extra(env_id: str, error: Exception) -> MissingExtraError:
+    module = _missing_module(error)
+    extra = EXTRA_OF_MODULE.get(module or "")
+    if extra is None:
+        return MissingExtraError(f"{env_id} needs a package that is not installed: {error}")
+    return MissingExtraError(
+        f"{env_id} needs {module}, which the extra `{extra}` installs: pip install 'replay-recorder[{extra}]'"
+    )
+
+
+def _missing_module(error: BaseException | None) -> str | None:
+    while error is not None:
+        if isinstance(error, ImportError) and error.name:
+            return error.name.partition(".")[0]
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _unknown(env_id: str, error: Exception) -> CannotRunError:
+    return CannotRunError(f"no environment {env_id!r} can be built here: {str(error).strip().rstrip('.')}")

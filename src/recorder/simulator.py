@@ -1,0 +1,140 @@
+"""The seam through which a simulator shows the bytes of its state (RAM) and its inner raw frames.
+
+An environment may implement either part; nothing is inherited:
+
+- `state_bytes(self) -> bytes`: the simulator's state as bytes that two equal states share.
+- `raw_frame_hz: float` and `set_raw_frame_listener(listener)`: while a listener is set, the environment calls
+  `listener(reward, terminated, truncated)` after every raw frame inside `step`; `reward` is None where that
+  clock has none. The listener may call `state_bytes()` and `render()`.
+
+For environments that implement neither, a RAM source is named when recording starts and kept in the manifest:
+`numpy:ATTRIBUTE[,ATTRIBUTE]` (arrays and numbers), `pymunk:ATTRIBUTE` (a `pymunk.Space`), or
+`module:function`, a function of the unwrapped environment that returns bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from recorder.errors import CannotRunError, UntrustedCodeError, UsageError
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from recorder.records import Row
+
+RawFrameListener: TypeAlias = Callable[[float | None, bool, bool], None]
+RamReader: TypeAlias = Callable[[], bytes]
+
+# A longer state is recorded as its digest and length: 4096 bytes are 8 KiB a line.
+INLINE_RAM_BYTES = 4096
+
+ENVIRONMENT = "environment"
+
+
+@runtime_checkable
+class ShowsState(Protocol):
+    """An environment that publishes the bytes of its simulator state."""
+
+    def state_bytes(self) -> bytes:
+        """The state now, as bytes."""
+        ...
+
+
+@runtime_checkable
+class ShowsRawFrames(Protocol):
+    """An environment that publishes the raw frames within a decision."""
+
+    raw_frame_hz: float
+
+    def set_raw_frame_listener(self, listener: RawFrameListener | None) -> None:
+        """Call the listener after every raw frame, or stop calling it."""
+        ...
+
+
+def choose_ram_source(env: gymnasium.Env[Any, Any], asked: str | None) -> Row:
+    """The manifest's `channels.ram` for an environment.
+
+    Args:
+        env: The environment to be recorded.
+        asked: `"auto"`, None for no RAM, or a source as the module's docstring spells it.
+    """
+    if asked is None:
+        return {"source": None, "absent": "not asked for"}
+    if asked != "auto":
+        return {"source": asked, "absent": None}
+    if isinstance(env.unwrapped, ShowsState):
+        return {"source": ENVIRONMENT, "absent": None}
+    return {"source": None, "absent": "the environment has no state_bytes() and no RAM source was named"}
+
+
+def open_ram_source(
+    env: gymnasium.Env[Any, Any], source: str | None, *, is_trusted: Callable[[str], bool]
+) -> RamReader | None:
+    """A function that reads the state bytes of an environment, or None where there is no source.
+
+    Raises:
+        UsageError: The source is not one of the spellings, or the environment does not have what it names.
+        UntrustedCodeError: It names a function in a module that is not trusted.
+    """
+    if source is None:
+        return None
+    simulator = env.unwrapped
+    if source == ENVIRONMENT:
+        if not isinstance(simulator, ShowsState):
+            message = f"{simulator} has no state_bytes(), though the manifest says that its RAM comes from there"
+            raise CannotRunError(message)
+        return simulator.state_bytes
+    kind, _, target = source.partition(":")
+    if not target:
+        message = f"RAM source {source!r} is not known: use numpy:ATTRIBUTE, pymunk:ATTRIBUTE or module:function"
+        raise UsageError(message)
+    if kind == "numpy":
+        return _numpy_reader(simulator, target.split(","))
+    if kind == "pymunk":
+        return _pymunk_reader(simulator, target)
+    return _function_reader(simulator, kind, target, is_trusted)
+
+
+def spell_ram(data: bytes) -> str | Row:
+    """State bytes as a frame line holds them: hex, or digest and length when they are long."""
+    if len(data) <= INLINE_RAM_BYTES:
+        return data.hex()
+    return {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+
+
+def _numpy_reader(simulator: object, names: list[str]) -> RamReader:
+    _require_attributes(simulator, names)
+    # Read by name each time: environments replace their state arrays.
+    return lambda: b"".join(np.asarray(getattr(simulator, name)).tobytes() for name in names)
+
+
+def _pymunk_reader(simulator: object, name: str) -> RamReader:
+    from recorder.pymunk_state import body_state_bytes  # noqa: PLC0415 - pymunk is imported in one module
+
+    _require_attributes(simulator, [name])
+    return lambda: body_state_bytes(getattr(simulator, name))
+
+
+def _function_reader(simulator: object, module: str, name: str, is_trusted: Callable[[str], bool]) -> RamReader:
+    if not is_trusted(module):
+        message = f"the RAM source {module}:{name} would run code of {module!r}: allow it with --trust {module}"
+        raise UntrustedCodeError(message)
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        message = f"the RAM source {module}:{name} cannot be imported: {error}"
+        raise CannotRunError(message) from error
+    return lambda: function(simulator)
+
+
+def _require_attributes(simulator: object, names: list[str]) -> None:
+    missing = [name for name in names if not hasattr(simulator, name)]
+    if missing:
+        message = f"{simulator} has no attribute {', '.join(missing)}: name one that holds its state"
+        raise UsageError(message)

@@ -1,0 +1,411 @@
+"""An episode's folder on disk: written so that a kill leaves a verifiable prefix, read without trusting it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from recorder.errors import CannotRunError, DamagedError, UsageError
+from recorder.records import (
+    ARRAYS,
+    FORMAT_VERSION,
+    FRAMES,
+    MANIFEST,
+    RESET,
+    SUMMARY,
+    TRANSITIONS,
+    JsonValue,
+    Row,
+    digest_of,
+    encode_document,
+    encode_line,
+    read_strict_json,
+    row_validator,
+    validate_row,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
+Durability = Literal["process", "power"]
+
+CHUNK_BYTES = 1 << 20
+HASH_BATCH_BYTES = 1 << 16
+
+# How many decisions raw frames without evidence of their own may lag behind their transitions.
+LATE_FRAMES = 64
+
+# Longer than any honest line (arrays of more than 256 elements are kept aside), short enough to hold in memory.
+LINE_LIMIT_BYTES = 64 << 20
+
+
+class EpisodeWriter:
+    """Appends whole, validated lines to the files of one episode.
+
+    Each call hands its lines to the operating system before it returns, so killing the process loses none of
+    them. With `durability="power"` they are also flushed to the disk.
+
+    Args:
+        folder: The episode's folder; created, must not exist.
+        durability: What a returned call survives: the death of the process, or of the machine.
+        is_validating: Check each record against its schema before it is written.
+        has_derived_frames: The raw frames hold nothing that the transitions do not: they may be written a few
+            decisions later, since a kill then loses no evidence.
+
+    Raises:
+        UsageError: The folder exists already.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        durability: Durability = "process",
+        is_validating: bool = True,
+        has_derived_frames: bool = False,
+    ) -> None:
+        """Create the folder; the files appear with their first record."""
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            message = f"{folder} exists already: choose another output folder or remove it"
+            raise UsageError(message) from None
+        self.folder = folder
+        self._is_flushing = durability == "power"
+        self._is_validating = is_validating
+        self._late_frames_limit = LATE_FRAMES if has_derived_frames and durability == "process" else 1
+        self._late_frames: list[bytes] = []
+        self._valid_observation: JsonValue = None
+        self._is_transition = row_validator("transition")
+        self._is_frame = row_validator("frame")
+        self._documents: dict[str, Row] = {}
+        self._transitions: _AppendedFile | None = None
+        self._frames: _AppendedFile | None = None
+        self._arrays: _AppendedFile | None = None
+
+    def write_manifest(self, manifest: Row) -> None:
+        """Write the manifest, completed by its own digest, and open the line files."""
+        self._write_document(MANIFEST, "manifest", {**manifest, "digest": digest_of(manifest)})
+        self._transitions = _AppendedFile(self.folder / TRANSITIONS)
+        self._frames = _AppendedFile(self.folder / FRAMES)
+
+    def write_reset(self, reset: Row) -> None:
+        """Write what the environment returned when the episode began."""
+        self._write_document(RESET, "reset", reset)
+        self._valid_observation = reset["observation"]
+
+    def append_decision(self, transition: Row, frames: list[Row]) -> None:
+        """Append a decision: first its raw frames, then its transition, which makes the decision complete."""
+        if self._transitions is None or self._frames is None:
+            message = f"{self.folder} is not open for decisions: write the manifest first"
+            raise UsageError(message)
+        if self._is_validating:
+            for frame in frames:
+                if not self._is_frame(frame):
+                    validate_row("frame", frame, where=f"a line for {FRAMES}")
+            # This observation was validated as the reset's or the line before's next_observation.
+            observation = transition["observation"]
+            if observation is self._valid_observation:
+                transition["observation"] = None
+            if not self._is_transition(transition):
+                validate_row("transition", transition, where=f"a line for {TRANSITIONS}")
+            transition["observation"] = observation
+            self._valid_observation = transition["next_observation"]
+        late_frames = self._late_frames
+        late_frames += map(encode_line, frames)
+        if len(late_frames) >= self._late_frames_limit:
+            self._write_late_frames()
+        self._transitions.append(encode_line(transition))
+        if self._is_flushing:
+            for file in self._open_files().values():
+                file.flush()
+
+    def put(self, data: bytes) -> Row:
+        """Keep the bytes of an array that is too big for a line (`encoding.ArrayStore`)."""
+        if self._arrays is None:
+            self._arrays = _AppendedFile(self.folder / ARRAYS)
+        offset = self._arrays.length_bytes
+        self._arrays.append(data)
+        return {"file": ARRAYS, "offset": offset, "sha256": hashlib.sha256(data).hexdigest()}
+
+    def finish(self, summary: Row) -> None:
+        """Write the summary with the digests of all files, and close them."""
+        self._write_late_frames()
+        files = {name: file.facts() for name, file in self._open_files().items()}
+        files |= self._documents
+        self._close(is_flushing=self._is_flushing)
+        whole = {"format_version": FORMAT_VERSION, **summary, "files": dict(sorted(files.items()))}
+        self._write_document(SUMMARY, "summary", {**whole, "digest": digest_of(whole)})
+
+    def abandon(self) -> None:
+        """Close the files without a summary, as a kill would leave them."""
+        self._late_frames.clear()
+        self._close(is_flushing=False)
+
+    def _write_late_frames(self) -> None:
+        if self._frames is not None and self._late_frames:
+            self._frames.append(b"".join(self._late_frames))
+            self._late_frames.clear()
+
+    def _open_files(self) -> dict[str, _AppendedFile]:
+        files = {TRANSITIONS: self._transitions, FRAMES: self._frames, ARRAYS: self._arrays}
+        return {name: file for name, file in files.items() if file is not None}
+
+    def _close(self, *, is_flushing: bool) -> None:
+        for file in self._open_files().values():
+            file.close(is_flushing=is_flushing)
+        self._transitions = self._frames = self._arrays = None
+
+    def _write_document(self, name: str, schema: str, document: Row) -> None:
+        if self._is_validating:
+            validate_row(schema, document, where=name)
+        data = encode_document(document)
+        write_atomically(self.folder / name, data, is_flushing=self._is_flushing)
+        self._documents[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+
+
+class _AppendedFile:
+    """One append-only file and the running digest of what was appended."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._digest = hashlib.sha256()
+        # Hashed in batches: one update of 64 KiB costs less than many of a line each.
+        self._unhashed: list[bytes] = []
+        self._unhashed_bytes = 0
+        self._hashed_bytes = 0
+
+    @property
+    def length_bytes(self) -> int:
+        return self._hashed_bytes + self._unhashed_bytes
+
+    def append(self, data: bytes) -> None:
+        length = len(data)
+        written = os.write(self._descriptor, data)
+        while written < length:  # a disk that fills up, or a write beyond 2 GiB
+            written += os.write(self._descriptor, data[written:])
+        self._unhashed.append(data)
+        self._unhashed_bytes += length
+        if self._unhashed_bytes >= HASH_BATCH_BYTES:
+            self._hash()
+
+    def facts(self) -> Row:
+        self._hash()
+        return {"sha256": self._digest.hexdigest(), "bytes": self._hashed_bytes}
+
+    def flush(self) -> None:
+        os.fsync(self._descriptor)
+
+    def close(self, *, is_flushing: bool) -> None:
+        if is_flushing:
+            self.flush()
+        os.close(self._descriptor)
+
+    def _hash(self) -> None:
+        self._digest.update(b"".join(self._unhashed))
+        self._hashed_bytes += self._unhashed_bytes
+        self._unhashed_bytes = 0
+        self._unhashed.clear()
+
+
+class EpisodeReader:
+    """Reads an episode's folder without changing it and without trusting it.
+
+    Raises:
+        UsageError: The folder does not exist or holds no manifest.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Only look whether this is an episode; nothing is read yet."""
+        self.folder = folder
+        require_episode(folder)
+
+    def read_document(self, name: str) -> Row:
+        """A whole-file record, strict and valid under its schema; its digest is not checked here.
+
+        Args:
+            name: `MANIFEST`, `RESET` or `SUMMARY`.
+
+        Raises:
+            CannotRunError: It is of a newer format.
+            DamagedError: It is missing, is not strict JSON or breaks its schema.
+        """
+        path = self.folder / name
+        if not path.is_file():
+            message = f"{path} is missing"
+            raise DamagedError(message)
+        document = read_strict_json(path.read_bytes(), where=str(path))
+        version = document.get("format_version") if isinstance(document, dict) else None
+        if type(version) is int and version > FORMAT_VERSION:
+            message = (
+                f"{path} has format version {version}; this release reads up to {FORMAT_VERSION}: "
+                "install a newer replay-recorder"
+            )
+            raise CannotRunError(message)
+        validate_row(name.partition(".")[0], document, where=str(path))
+        row: Row = document
+        return row
+
+    def has(self, name: str) -> bool:
+        """Whether the episode has this file."""
+        return (self.folder / name).is_file()
+
+    def lines(self, name: str) -> LineStream:
+        """The lines of a record file; none if the file is not there."""
+        return LineStream(self.folder / name)
+
+
+class LineStream:
+    r"""The lines of a file, split at `\n` only, with the digest of all that was read.
+
+    Iterating yields each line with its newline; a last line without one is torn.
+
+    Attributes:
+        number: How many lines were yielded.
+        offset: Byte offset behind the last line yielded.
+        digest: SHA-256 and length of the bytes read so far.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is opened before the first line is asked for."""
+        self.path = path
+        self.number = 0
+        self.offset = 0
+        self.digest = StreamDigest()
+        self._lines = self._read()
+
+    def __iter__(self) -> LineStream:
+        """Itself: a stream is read once."""
+        return self
+
+    def __next__(self) -> bytes:
+        """The next line.
+
+        Raises:
+            DamagedError: A line is longer than any honest one.
+        """
+        line = next(self._lines)
+        self.number += 1
+        self.offset += len(line)
+        return line
+
+    def drain(self) -> None:
+        """Read the rest for its digest only."""
+        for _ in self._lines:
+            pass
+
+    def _read(self) -> Iterator[bytes]:
+        if not self.path.is_file():
+            return
+        rest = b""
+        with self.path.open("rb", buffering=0) as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                self.digest.update(chunk)
+                pieces = (rest + chunk).split(b"\n")
+                rest = pieces.pop()
+                for piece in pieces:
+                    yield piece + b"\n"
+                if len(rest) > LINE_LIMIT_BYTES:
+                    message = f"{self.path} line {self.number + 1} is longer than {LINE_LIMIT_BYTES} bytes"
+                    raise DamagedError(message)
+        if rest:
+            yield rest
+
+
+class StreamDigest:
+    """SHA-256 and length of a file, taken while it is read."""
+
+    def __init__(self) -> None:
+        """Start with nothing read."""
+        self._digest = hashlib.sha256()
+        self.length_bytes = 0
+
+    def update(self, data: bytes) -> None:
+        """Take the next bytes."""
+        self._digest.update(data)
+        self.length_bytes += len(data)
+
+    def facts(self) -> Row:
+        """`sha256` and `bytes` of what was taken."""
+        return {"sha256": self._digest.hexdigest(), "bytes": self.length_bytes}
+
+
+class ArrayFile:
+    """The side file of big arrays, read by offset (`encoding.ArraySource`)."""
+
+    def __init__(self, folder: Path) -> None:
+        """Remember the place; the file is opened when the first array is asked for."""
+        self._path = folder / ARRAYS
+        self._stream: BinaryIO | None = None
+
+    def get(self, entry: Row, length_bytes: int) -> bytes:
+        """The verified bytes of one array.
+
+        Raises:
+            DamagedError: They are missing or do not have the digest that the line states.
+        """
+        if self._stream is None:
+            if not self._path.is_file():
+                message = f"{self._path} is missing, though a line refers to it"
+                raise DamagedError(message)
+            self._stream = self._path.open("rb")
+        self._stream.seek(entry["offset"])
+        data = self._stream.read(length_bytes)
+        found = hashlib.sha256(data).hexdigest()
+        if found != entry["sha256"]:
+            message = (
+                f"{self._path} at byte {entry['offset']}: {length_bytes} bytes have SHA-256 {found}, "
+                f"the line says {entry['sha256']}"
+            )
+            raise DamagedError(message)
+        return data
+
+    def close(self) -> None:
+        """Close the file, if it was opened."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def require_episode(folder: Path) -> None:
+    """Raise, with the next step, unless the folder is an episode."""
+    if not folder.exists():
+        message = f"{folder} does not exist: give the folder of an episode, the one that holds {MANIFEST}"
+        raise UsageError(message)
+    if (folder / MANIFEST).is_file():
+        return
+    inside = find_episodes(folder) if folder.is_dir() else []
+    if inside:
+        listed = ", ".join(str(path) for path in inside[:3]) + (", ..." if len(inside) > 3 else "")  # noqa: PLR2004
+        message = f"{folder} is not an episode but holds {len(inside)}: name one of {listed}"
+    else:
+        message = f"{folder} is not an episode: it holds no {MANIFEST}; record one with `record play`"
+    raise UsageError(message)
+
+
+def find_episodes(folder: Path) -> list[Path]:
+    """The episode folders at or under a folder, sorted by path."""
+    return sorted(path.parent for path in folder.rglob(MANIFEST) if path.is_file())
+
+
+def write_atomically(path: Path, data: bytes, *, is_flushing: bool = False) -> None:
+    """Write a file under a temporary name and rename it, so that it is whole or not there."""
+    temporary = path.with_name(f".{path.name}.part")
+    with temporary.open("xb") as stream:
+        stream.write(data)
+        stream.flush()
+        if is_flushing:
+            os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def digest_file(path: Path) -> Row:
+    """`sha256` and `bytes` of a file, in bounded memory."""
+    digest = StreamDigest()
+    with path.open("rb") as stream:
+        for data in iter(lambda: stream.read(CHUNK_BYTES), b""):
+            digest.update(data)
+    return digest.facts()

@@ -1,0 +1,303 @@
+"""`RecordEpisode`: the wrapper that writes every episode of an environment as evidence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import gymnasium
+import numpy as np
+
+from recorder.encoding import encode_value
+from recorder.errors import UsageError
+from recorder.provenance import describe_fingerprint, describe_provenance
+from recorder.rebuild import describe_environment, require_rebuildable
+from recorder.records import FORMAT_VERSION, Row
+from recorder.simulator import ShowsRawFrames, choose_ram_source, open_ram_source
+from recorder.stepping import Stepper
+from recorder.storage import Durability, EpisodeWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+EndReason = Literal["terminated", "truncated", "decision_limit", "abandoned", "closed", "error"]
+
+# A drawn or derived seed lies in the range that every consumer accepts (numpy's legacy seeds, C ints).
+SEED_LIMIT = 2**31
+
+_COMPLETE_ENDS = frozenset({"terminated", "truncated", "decision_limit"})
+
+
+class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Record each episode of an environment into a folder of its own.
+
+    ```python
+    with RecordEpisode(gym.make("CartPole-v1"), out="runs/cartpole") as env:
+        observation, info = env.reset(seed=0)
+        ...
+    ```
+
+    Episodes become `out/episode-0000`, `out/episode-0001`, ... Every decision is on disk when `step` returns,
+    so nothing is lost when the process dies; leaving the `with` block, `close()` or the next `reset` writes
+    the summary of an episode that is still open.
+
+    Args:
+        env: What `gymnasium.make` returned, wrapped or not.
+        out: Folder for the episodes; must not exist.
+        factory: `module:function` that builds the environment, for environments without a spec.
+        factory_kwargs: Keyword arguments of the factory.
+        ram: Where the bytes of simulator state come from: `"auto"` (the environment's own `state_bytes`),
+            `"numpy:state"`, `"pymunk:space"`, `"module:function"`, or None.
+        rgb: Hash the picture of every raw frame; None means: if the render mode is `rgb_array`.
+        info_keys: Info keys to record, where the environment gives them.
+        policy: Name of the policy, or a mapping with `name` and whatever describes it.
+        protocol: Any JSON mapping that belongs to the evidence; kept with its SHA-256.
+        durability: `"process"`: a kill loses nothing; `"power"`: a power cut loses nothing that was flushed.
+        validate: Check every line against its schema before it is written.
+        draw_seed: Draws the seed of a first `reset()` without one; operating system entropy by default.
+
+    Raises:
+        UsageError: `out` exists.
+        NotRebuildableError: A replay could not build this environment again.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        out: str | Path,
+        *,
+        factory: str | None = None,
+        factory_kwargs: Mapping[str, Any] | None = None,
+        ram: str | None = "auto",
+        rgb: bool | None = None,
+        info_keys: Sequence[str] = (),
+        policy: str | Mapping[str, Any] | None = None,
+        protocol: Mapping[str, Any] | None = None,
+        durability: Durability = "process",
+        validate: bool = True,
+        draw_seed: Callable[[], int] = lambda: secrets.randbelow(SEED_LIMIT),
+    ) -> None:
+        """Refuse what could not be replayed; write nothing yet."""
+        super().__init__(env)
+        self.out = Path(out)
+        if self.out.exists():
+            message = f"{self.out} exists already: choose another output folder or remove it"
+            raise UsageError(message)
+        is_hashing_rgb = env.render_mode == "rgb_array" if rgb is None else rgb
+        if is_hashing_rgb and env.render_mode != "rgb_array":
+            message = (
+                f"rgb=True needs an environment made with render_mode='rgb_array', this one has {env.render_mode!r}"
+            )
+            raise UsageError(message)
+        described = describe_environment(env, factory, factory_kwargs)
+        require_rebuildable(env, described)
+        ram_channel = choose_ram_source(env, ram)
+        self._read_ram = open_ram_source(env, ram_channel["source"], is_trusted=lambda _: True)
+        self._description = _describe_run(
+            env,
+            environment=described,
+            ram=ram_channel,
+            is_hashing_rgb=is_hashing_rgb,
+            info_keys=info_keys,
+            policy=policy,
+            protocol=protocol,
+        )
+        self._is_hashing_rgb = is_hashing_rgb
+        # Without RAM, pictures and a clock of their own, raw frames repeat what the transitions say.
+        self._has_derived_frames = not (self._read_ram or is_hashing_rgb or isinstance(env.unwrapped, ShowsRawFrames))
+        self._info_keys = tuple(info_keys)
+        self._durability = durability
+        self._is_validating = validate
+        self._draw_seed = draw_seed
+        self._run_seed: int | None = None
+        self._episode_index = 0
+        self._writer: EpisodeWriter | None = None
+        self._stepper: Stepper | None = None
+        self._return = 0.0
+        self._flags = (False, False)
+        self._prediction: Row | None = None
+        self._decision_limit: int | None = None
+        self.episode_folder: Path | None = None
+
+    def limit_decisions(self, decisions: int | None) -> None:
+        """Note in the next manifest after how many decisions the caller will end the episode."""
+        self._decision_limit = decisions
+
+    def predict(self, prediction: Row) -> None:
+        """Record with the next decision why the policy chose its action, as a JSON object."""
+        self._prediction = prediction
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; one that is still running ends as abandoned.
+
+        Without a seed one is derived from the run's first seed, or drawn, and passed on and recorded, so that
+        every episode can be replayed alone.
+        """
+        self._end("abandoned")
+        seed, origin = self._choose_seed(seed)
+        spelled_options = encode_value(options)
+        folder = self.out / f"episode-{self._episode_index:04d}"
+        writer = EpisodeWriter(
+            folder,
+            durability=self._durability,
+            is_validating=self._is_validating,
+            has_derived_frames=self._has_derived_frames,
+        )
+        writer.write_manifest(
+            {
+                "format_version": FORMAT_VERSION,
+                "kind": "episode",
+                "episode_index": self._episode_index,
+                "reset": {"seed": seed, "seed_origin": origin, "options": spelled_options},
+                "limits": {"decisions": self._decision_limit},
+                **self._description,
+                "provenance": describe_provenance(),
+            }
+        )
+        self._episode_index += 1
+        self._writer, self.episode_folder = writer, folder
+        self._return, self._flags, self._prediction = 0.0, (False, False), None
+        self._stepper = Stepper(
+            self.env,
+            arrays=writer,
+            read_ram=self._read_ram,
+            is_hashing_rgb=self._is_hashing_rgb,
+            info_keys=self._info_keys,
+        )
+        try:
+            observation, info, row = self._stepper.reset(seed, options)
+            writer.write_reset(row)
+        except BaseException as error:
+            self._end("error", error)
+            raise
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401 - any action
+        """Take one decision and record it before returning.
+
+        Raises:
+            UsageError: There is no running episode.
+        """
+        stepper, writer = self._stepper, self._writer
+        if stepper is None or writer is None:
+            if self.episode_folder is None:
+                message = "step() before reset(): call reset() to begin an episode"
+            else:
+                message = f"step() after the end of {self.episode_folder.name}: call reset() to begin the next episode"
+            raise UsageError(message)
+        try:
+            result = stepper.step(action, self._prediction)
+            writer.append_decision(stepper.transition, stepper.frames)
+        except BaseException as error:
+            self._end("error", error)
+            raise
+        self._prediction = None
+        _, reward, terminated, truncated, _ = result
+        self._return += float(reward)
+        if terminated or truncated:
+            self._flags = (terminated, truncated)
+            self._end("terminated" if terminated else "truncated")
+        return result
+
+    def end_episode(self) -> None:
+        """End a running episode from outside: at its stated limit, or closed before it.
+
+        `truncated` stays as the environment gave it.
+        """
+        is_at_limit = self._stepper is not None and self._stepper.decisions == self._decision_limit
+        self._end("decision_limit" if is_at_limit else "closed")
+
+    def close(self) -> None:
+        """End a running episode as closed, and close the environment."""
+        self._end("closed")
+        super().close()
+
+    def __enter__(self) -> RecordEpisode:
+        """The wrapper itself."""
+        return self
+
+    def __exit__(self, *exception: Any) -> Literal[False]:  # noqa: ANN401 - Gymnasium's signature
+        """End a running episode, as an error if one is passing through, and close."""
+        if exception[1] is not None:
+            self._end("error", exception[1])
+        self.close()
+        return False
+
+    def _end(self, reason: EndReason, error: BaseException | None = None) -> None:
+        stepper, writer = self._stepper, self._writer
+        if stepper is None or writer is None:
+            return
+        self._stepper = self._writer = None
+        stepper.detach()
+        terminated, truncated = self._flags
+        try:
+            writer.finish(
+                {
+                    "status": "complete" if reason in _COMPLETE_ENDS else "incomplete",
+                    "end_reason": reason,
+                    "error_type": type(error).__name__ if error is not None else None,
+                    "decisions": stepper.decisions,
+                    "raw_frames": stepper.raw_frames,
+                    "return": encode_value(self._return),
+                    "terminated": terminated,
+                    "truncated": truncated,
+                }
+            )
+        except BaseException:
+            writer.abandon()
+            # A full disk must not hide the error that is already on its way.
+            if error is None:
+                raise
+
+    def _choose_seed(self, seed: int | None) -> tuple[int, str]:
+        if seed is not None:
+            if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+                message = f"seed must be an int from 0 up, not {seed!r}: nothing was recorded"
+                raise UsageError(message)
+            self._run_seed = int(seed)
+            return int(seed), "given"
+        if self._run_seed is not None:
+            return derive_seed(self._run_seed, self._episode_index), f"derived:{self._run_seed}:{self._episode_index}"
+        self._run_seed = self._draw_seed()
+        return self._run_seed, "drawn"
+
+
+def derive_seed(run_seed: int, episode_index: int) -> int:
+    """The seed of a later episode of a run: the same run seed gives the same episodes."""
+    state = np.random.SeedSequence([run_seed, episode_index]).generate_state(1)
+    return int(state[0]) % SEED_LIMIT
+
+
+def _describe_run(
+    env: gymnasium.Env[Any, Any],
+    *,
+    environment: Row,
+    ram: Row,
+    is_hashing_rgb: bool,
+    info_keys: Sequence[str],
+    policy: str | Mapping[str, Any] | None,
+    protocol: Mapping[str, Any] | None,
+) -> Row:
+    """The part of a manifest that all episodes of a run share."""
+    distribution = environment["distribution"]
+    simulator = env.unwrapped
+    publisher = simulator if isinstance(simulator, ShowsRawFrames) else None
+    frame_rate = env.metadata.get("render_fps") if publisher is None else publisher.raw_frame_hz
+    canonical = json.dumps(protocol, sort_keys=True, separators=(",", ":"), allow_nan=False) if protocol else None
+    absent = None if is_hashing_rgb else f"pictures are not recorded with render mode {env.render_mode!r}"
+    return {
+        "environment": environment,
+        "policy": {"name": policy} if isinstance(policy, str) else dict(policy) if policy is not None else None,
+        "protocol": dict(protocol) if protocol else None,
+        "protocol_sha256": hashlib.sha256(canonical.encode()).hexdigest() if canonical else None,
+        "clocks": {
+            "raw_frame_source": "decision" if publisher is None else "environment",
+            "raw_frame_hz": float(frame_rate) if frame_rate else None,
+        },
+        "channels": {"ram": ram, "rgb": {"source": "render" if is_hashing_rgb else None, "absent": absent}},
+        "info_keys": list(info_keys),
+        "fingerprint": describe_fingerprint([distribution["name"]] if distribution else [], is_drawing=is_hashing_rgb),
+    }

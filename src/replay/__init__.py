@@ -1,0 +1,1 @@
+"""Judges recorded episodes: runs them again and compares bit for bit."""

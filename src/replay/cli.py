@@ -1,0 +1,195 @@
+"""The commands `replay` and `inspect-step`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+from rich.console import Console
+
+from recorder.command import run_command, say
+from recorder.errors import CannotRunError, UsageError
+from recorder.policies import import_from_here
+from recorder.records import FRAMES
+from recorder.storage import require_episode
+from replay.engine import Replay
+from replay.inspection import find_episode, inspect_decision, picture_mode, render_strip
+from replay.report import describe_verdict, show_inspection, write_report
+from replay.video import VideoWriter, require_ffmpeg
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from recorder.records import Row
+    from replay.verdict import Verdict
+
+VERIFICATION = "verification.json"
+VIDEO = "replay.mp4"
+
+
+def replay_main(arguments: Sequence[str] | None = None) -> int:
+    """`replay`: run an episode again and compare it bit for bit."""
+    parser = argparse.ArgumentParser(
+        prog="replay",
+        description="Run a recorded episode again, without its agent, and compare everything bit for bit.",
+        epilog="Exit codes: 0 verified, 1 diverged, 2 usage, 3 damaged, 4 could not run, 70 unforeseen.",
+    )
+    parser.add_argument("--episode", type=Path, required=True, metavar="DIR", help="folder of the episode")
+    parser.add_argument("--video", action="store_true", help="also write replay.mp4, at simulation time")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the results (default: replays/EPISODE)")
+    _add_permissions(parser)
+    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    parsed = parser.parse_args(arguments)
+    _draw_off_screen()
+    return run_command(lambda: _replay(parsed))
+
+
+def inspect_main(arguments: Sequence[str] | None = None) -> int:
+    """`inspect-step`: show one decision."""
+    parser = argparse.ArgumentParser(prog="inspect-step", description="Show one recorded decision; nothing is run.")
+    parser.add_argument("--decision", type=_index, required=True, metavar="N", help="number of the decision, from 0")
+    parser.add_argument(
+        "--episode", type=Path, metavar="DIR", help="episode (default: the newest at or under this folder)"
+    )
+    parser.add_argument("--image", type=Path, metavar="FILE", help="replay up to it and write its raw frames as a PNG")
+    _add_permissions(parser)
+    parser.add_argument("--json", action="store_true", help="print the decision as JSON")
+    parsed = parser.parse_args(arguments)
+    _draw_off_screen()
+    return run_command(lambda: _inspect(parsed))
+
+
+def _add_permissions(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="let the episode run code of this module (it is searched in the current folder too)",
+    )
+    parser.add_argument(
+        "--allow-other-versions", action="store_true", help="replay though package versions differ; the verdict says so"
+    )
+
+
+def _replay(parsed: argparse.Namespace) -> int:
+    folder: Path = parsed.episode
+    require_episode(folder)
+    out = _choose_out(folder, parsed.out)
+    if parsed.trust:
+        import_from_here()
+    replay = Replay(folder, trust=parsed.trust, allow_other_versions=parsed.allow_other_versions)
+    manifest = replay.manifest
+    rate_hz = manifest["clocks"]["raw_frame_hz"]
+    is_one_pass = picture_mode(manifest) is None
+    if parsed.video:
+        require_ffmpeg()
+        _require_pictures(replay)
+    out.mkdir(parents=True)
+    written: Row = {"reconstructed_frames": str(out / FRAMES)}
+    video: VideoWriter | None = None
+    with (out / FRAMES).open("xb") as frames:
+        if parsed.video and is_one_pass:
+            with VideoWriter(out / VIDEO, rate_hz) as video:
+                verdict = replay.run(frame_sink=video.append, line_sink=frames.write)
+        else:
+            verdict = replay.run(line_sink=frames.write)
+            if parsed.video:
+                video = _render_again(parsed, out / VIDEO, rate_hz)
+    if video is not None:
+        written |= {"video": str(video.path), "video_frames": video.pictures, "video_hz": video.rate_hz}
+    write_report(verdict, out / VERIFICATION, written)
+    _show(verdict, manifest, out, written, is_json=parsed.json)
+    return verdict.exit_code
+
+
+def _render_again(parsed: argparse.Namespace, path: Path, rate_hz: float | None) -> VideoWriter:
+    """Run once more, only to draw: the verdict never depends on the pictures of an episode recorded without."""
+    replay = Replay(parsed.episode, trust=parsed.trust, allow_other_versions=True, render_mode="rgb_array")
+    with VideoWriter(path, rate_hz) as video:
+        replay.run(frame_sink=video.append)
+    return video
+
+
+def _require_pictures(replay: Replay) -> None:
+    modes = replay.env.metadata.get("render_modes", [])
+    if "rgb_array" not in modes:
+        replay.env.close()
+        message = f"the environment draws no rgb_array pictures (it has {modes}): replay without --video"
+        raise CannotRunError(message)
+
+
+def _draw_off_screen() -> None:
+    """Keep pygame from looking for a screen where there is none, and from complaining about it."""
+    if not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")):
+        os.environ["SDL_VIDEODRIVER"] = "dummy"
+
+
+def _choose_out(folder: Path, asked: Path | None) -> Path:
+    if asked is None:
+        base = Path("replays") / folder.resolve().name
+        out, number = base, 1
+        while out.exists():
+            number += 1
+            out = base.with_name(f"{base.name}-{number}")
+    else:
+        out = asked
+        if out.exists():
+            message = f"{out} exists already: choose another --out or remove it"
+            raise UsageError(message)
+    if out.resolve().is_relative_to(folder.resolve()):
+        message = f"{out} lies inside the episode, and evidence is never added to: choose an --out outside {folder}"
+        raise UsageError(message)
+    return out
+
+
+def _show(verdict: Verdict, manifest: Row, out: Path, written: Row, *, is_json: bool) -> None:
+    if is_json:
+        sys.stdout.write(orjson.dumps({**verdict.to_json(), **written, "out": str(out)}).decode() + "\n")
+        return
+    environment = manifest["environment"]
+    name = environment["id"] or environment["factory"]["entry_point"]
+    sys.stdout.write(describe_verdict(verdict, environment=name, seed=manifest["reset"]["seed"]))
+    sys.stdout.write(f"  report: {out / VERIFICATION}\n")
+    if "video" in written:
+        pictures = f"{written['video_frames']} pictures at {written['video_hz']:g} Hz"
+        sys.stdout.write(f"  video: {written['video']} ({pictures})\n")
+
+
+def _inspect(parsed: argparse.Namespace) -> int:
+    if parsed.episode is None:
+        folder = find_episode(Path())
+        say(f"episode: {folder} (the newest here; name another with --episode)")
+    else:
+        folder = parsed.episode
+    inspection = inspect_decision(folder, parsed.decision)
+    if parsed.image is not None:
+        if parsed.trust:
+            import_from_here()
+        render_strip(
+            folder, inspection, parsed.image, trust=parsed.trust, allow_other_versions=parsed.allow_other_versions
+        )
+    if parsed.json:
+        image = {"image": str(parsed.image)} if parsed.image is not None else {}
+        sys.stdout.write(orjson.dumps({**inspection.to_json(), **image}).decode() + "\n")
+        return 0
+    show_inspection(inspection, Console())
+    if parsed.image is not None:
+        sys.stdout.write(f"raw frames drawn in {parsed.image}\n")
+    return 0
+
+
+def _index(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        message = "must be 0 or more"
+        raise argparse.ArgumentTypeError(message)
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(replay_main())

@@ -1,0 +1,315 @@
+"""Runs a recorded episode again, without its agent, and compares everything that comes out."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from recorder.encoding import decode_value, encode_value
+from recorder.errors import DamagedError, RecorderError, VersionError
+from recorder.provenance import compare_fingerprint
+from recorder.rebuild import build_environment, trust_modules
+from recorder.records import ARRAYS, FRAMES, Row, encode_line
+from recorder.simulator import open_ram_source
+from recorder.stepping import Stepper
+from replay.divergence import MISSING, ArraySources, Mismatch, Place, compare_rows
+from replay.evidence import Evidence
+from replay.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+    from recorder.provenance import Difference
+    from recorder.stepping import FrameSink
+
+    LineSink = Callable[[bytes], object]
+
+# End reasons that the flags of the last transition decide.
+_FLAG_ENDS = ("terminated", "truncated")
+
+
+class Replay:
+    """One replay of one episode: open it, then `run` it once.
+
+    Args:
+        folder: The episode.
+        trust: Modules whose code the episode may run.
+        allow_other_versions: Go on when packages have other versions than at the recording.
+        render_mode: Build the environment with this render mode instead of the recorded one.
+
+    Raises:
+        UsageError: The folder is not an episode.
+        VersionError: Versions differ and were not allowed to.
+        CannotRunError: The environment cannot be built here.
+        DamagedError: The manifest cannot be read, so that nothing can be run.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        trust: Collection[str] = (),
+        allow_other_versions: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        """Read the manifest, check the versions and build the environment; nothing is stepped yet."""
+        self.verdict = Verdict(folder)
+        self._evidence = Evidence(folder, self.verdict)
+        self.manifest = self._evidence.manifest
+        self._is_trusted = trust_modules(trust)
+        self.env = build_environment(self.manifest["environment"], is_trusted=self._is_trusted, render_mode=render_mode)
+        self.verdict.differences = compare_fingerprint(self.manifest["fingerprint"])
+        if self.verdict.is_under_other_versions and not allow_other_versions:
+            self.env.close()
+            raise VersionError(_refuse_versions(self.verdict.differences))
+        self._fresh_arrays = _FreshArrays()
+        self._arrays = ArraySources(self._evidence.arrays, self._fresh_arrays)
+        self._has_frames = True
+        self._ended = (False, False)
+
+    def run(
+        self, *, frame_sink: FrameSink | None = None, line_sink: LineSink | None = None, decisions: int | None = None
+    ) -> Verdict:
+        """Step through the episode up to its end, its first divergence or a number of decisions.
+
+        Args:
+            frame_sink: Gets the picture of the reset and of every raw frame.
+            line_sink: Gets every reconstructed line for `frames.jsonl`.
+            decisions: Stop after so many, and then leave files and totals unjudged.
+
+        Returns:
+            The verdict, also as `self.verdict`.
+        """
+        try:
+            stepper = self._open_stepper(frame_sink)
+            if self._replay_reset(stepper):
+                self._replay_decisions(stepper, line_sink, decisions)
+            self.verdict.decisions, self.verdict.raw_frames = stepper.decisions, stepper.raw_frames
+            if decisions is None:
+                self._evidence.judge_files()
+                if not self.verdict.mismatches:
+                    self._compare_totals()
+        finally:
+            self._evidence.arrays.close()
+            self.env.close()
+        return self.verdict
+
+    def _open_stepper(self, frame_sink: FrameSink | None) -> Stepper:
+        channels = self.manifest["channels"]
+        for channel, reason in (("RAM", channels["ram"]["absent"]), ("RGB", channels["rgb"]["absent"])):
+            if reason is not None:
+                self.verdict.not_checked.append(f"{channel}: {reason}")
+        if self.manifest["policy"] is not None:
+            self.verdict.not_checked.append("predictions: the policy is not run")
+        return Stepper(
+            self.env,
+            arrays=self._fresh_arrays,
+            read_ram=open_ram_source(self.env, channels["ram"]["source"], is_trusted=self._is_trusted),
+            is_hashing_rgb=channels["rgb"]["source"] is not None,
+            info_keys=self.manifest["info_keys"],
+            frame_sink=frame_sink,
+        )
+
+    def _replay_reset(self, stepper: Stepper) -> bool:
+        """Reset and compare; say whether the environment can be stepped and nothing diverged yet."""
+        place = Place("reset")
+        recorded = self._evidence.read_reset()
+        asked = self.manifest["reset"]
+        try:
+            _, _, replayed = stepper.reset(asked["seed"], decode_value(asked["options"]))
+        except RecorderError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the environment raises is what the replay gave
+            if recorded is None and self._evidence.ended_in_reset:
+                self.verdict.notes.append(f"the reset raised {type(error).__name__}, as it did in the recording")
+                return False
+            return self._keep_exception(place, error)
+        if recorded is None:
+            return True
+        self.verdict.count_reset(replayed)
+        return self._keep(compare_rows(place, recorded, replayed, self._arrays))
+
+    def _replay_decisions(self, stepper: Stepper, line_sink: LineSink | None, decisions: int | None) -> None:
+        evidence = self._evidence
+        for line in evidence.transitions:
+            if stepper.decisions == decisions:
+                return
+            if not line.endswith(b"\n"):
+                evidence.note_torn_tail(evidence.transitions, line)
+                break
+            place = Place("transition", stepper.decisions)
+            try:
+                recorded, action = self._read_action(line)
+            except DamagedError as error:
+                self.verdict.faults.append(str(error))
+                return
+            if any(self._ended):
+                self._keep([Mismatch(place, "decision", None, recorded.get("decision"), MISSING)])
+                return
+            if not self._step(stepper, place, action, recorded.get("prediction")):
+                return
+            is_same = encode_line(stepper.transition) == line or self._compare_line(place, line, stepper.transition)
+            if not self._replay_frames(stepper, line_sink) or not is_same:
+                return
+        self._judge_surplus_frames(stepper)
+
+    def _step(self, stepper: Stepper, place: Place, action: Any, prediction: Row | None) -> bool:  # noqa: ANN401
+        self._fresh_arrays.forget()
+        try:
+            _, reward, terminated, truncated, _ = stepper.step(action, prediction)
+        except RecorderError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the environment raises is what the replay gave
+            return self._keep_exception(place, error)
+        self._ended = (terminated, truncated)
+        self.verdict.total_reward += float(reward)
+        return True
+
+    def _read_action(self, line: bytes) -> tuple[Row, Any]:
+        try:
+            recorded = orjson.loads(line)
+            return recorded, decode_value(recorded["action"], self._evidence.arrays)
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            where = self._evidence.where(self._evidence.transitions, line)
+            message = f"{where} holds no action that can be read: {type(error).__name__}: {error}"
+            raise DamagedError(message) from error
+
+    def _replay_frames(self, stepper: Stepper, line_sink: LineSink | None) -> bool:
+        is_same = True
+        for frame in stepper.frames:
+            fresh = encode_line(frame)
+            if line_sink is not None:
+                line_sink(fresh)
+            if not self._has_frames or not is_same:
+                continue
+            line = next(self._evidence.frames, None)
+            if line != fresh:
+                place = Place("frame", frame["decision"], frame["raw_frame"])
+                if line is None or not line.endswith(b"\n"):
+                    is_same = self._judge_missing_frames(place, line)
+                else:
+                    is_same = self._compare_line(place, line, frame)
+        self.verdict.count_decision(stepper.transition, stepper.frames if self._has_frames else [])
+        return is_same
+
+    def _judge_missing_frames(self, place: Place, torn: bytes | None) -> bool:
+        """A killed run may lack its last raw frames; any other may not."""
+        self._has_frames = False
+        if torn is not None:
+            self._evidence.note_torn_tail(self._evidence.frames, torn)
+        if self._evidence.summary is None:
+            self.verdict.notes.append(f"{FRAMES} ends before raw frame {place.raw_frame} of decision {place.decision}")
+            return True
+        return self._keep([Mismatch(place, "raw_frame", None, MISSING, place.raw_frame)])
+
+    def _judge_surplus_frames(self, stepper: Stepper) -> None:
+        """Raw frames without their transition: the next decision's, if the run was interrupted between the two."""
+        evidence = self._evidence
+        surplus = 0
+        for line in evidence.frames:
+            if not line.endswith(b"\n"):
+                evidence.note_torn_tail(evidence.frames, line)
+                break
+            row = evidence.read_row("frame", evidence.frames, line)
+            if row is None:
+                return
+            if evidence.summary is not None or any(self._ended) or row["decision"] != stepper.decisions:
+                place = Place("frame", stepper.decisions, stepper.raw_frames + surplus + 1)
+                self._keep([Mismatch(place, "raw_frame", None, row["raw_frame"], MISSING)])
+                return
+            surplus += 1
+        if surplus:
+            self.verdict.notes.append(
+                f"{FRAMES} holds {surplus} raw frames of decision {stepper.decisions}, "
+                "which the interrupted run did not complete"
+            )
+
+    def _compare_line(self, place: Place, line: bytes, replayed: Row) -> bool:
+        evidence = self._evidence
+        stream = evidence.transitions if place.record == "transition" else evidence.frames
+        recorded = evidence.read_row(place.record, stream, line)
+        return recorded is not None and self._keep(compare_rows(place, recorded, replayed, self._arrays))
+
+    def _compare_totals(self) -> None:
+        summary, verdict = self._evidence.summary, self.verdict
+        if summary is None:
+            return
+        terminated, truncated = self._ended
+        replayed = {
+            "decisions": verdict.decisions,
+            "raw_frames": verdict.raw_frames,
+            "return": encode_value(verdict.total_reward),
+            "terminated": terminated,
+            "truncated": truncated,
+            **self._derive_end(summary["end_reason"]),
+        }
+        verdict.compared["totals"] = len(replayed)
+        self._keep(compare_rows(Place("summary"), summary, replayed, self._arrays))
+
+    def _derive_end(self, reason: str) -> Row:
+        """What the flags and the limit say about the end; a reason that they leave open is taken as recorded."""
+        terminated, truncated = self._ended
+        is_at_limit = self.verdict.decisions == self.manifest["limits"]["decisions"]
+        if terminated or truncated:
+            reason = "terminated" if terminated else "truncated"
+        elif reason in _FLAG_ENDS or (reason == "decision_limit" and not is_at_limit):
+            reason = "closed"
+        is_complete = reason in {*_FLAG_ENDS, "decision_limit"}
+        return {"end_reason": reason, "status": "complete" if is_complete else "incomplete"}
+
+    def _keep(self, mismatches: list[Mismatch]) -> bool:
+        """Keep the mismatches of the first decision that has any; say whether there were none."""
+        kept = self.verdict.mismatches
+        if not kept or (mismatches and mismatches[0].place.decision == kept[0].place.decision):
+            kept += mismatches
+        return not mismatches
+
+    def _keep_exception(self, place: Place, error: Exception) -> bool:
+        return self._keep([Mismatch(place, "exception", None, None, f"{type(error).__name__}: {error}")])
+
+
+class _FreshArrays:
+    """Digests of the arrays that a replay makes; keeps only the latest, for comparing elements."""
+
+    def __init__(self) -> None:
+        self._offset = 0
+        self._latest: dict[int, bytes] = {}
+
+    def put(self, data: bytes) -> Row:
+        entry = {"file": ARRAYS, "offset": self._offset, "sha256": hashlib.sha256(data).hexdigest()}
+        self._latest[self._offset] = data
+        self._offset += len(data)
+        return entry
+
+    def get(self, entry: Row, length_bytes: int) -> bytes:
+        return self._latest[entry["offset"]][:length_bytes]
+
+    def forget(self) -> None:
+        """Drop the arrays of the last decision."""
+        if self._latest:
+            self._latest.clear()
+
+
+def replay_episode(
+    folder: Path,
+    *,
+    trust: Collection[str] = (),
+    allow_other_versions: bool = False,
+    frame_sink: FrameSink | None = None,
+    line_sink: LineSink | None = None,
+) -> Verdict:
+    """Replay an episode and return the verdict; see `Replay` for arguments and errors."""
+    return Replay(folder, trust=trust, allow_other_versions=allow_other_versions).run(
+        frame_sink=frame_sink, line_sink=line_sink
+    )
+
+
+def _refuse_versions(differences: list[Difference]) -> str:
+    listed = ", ".join(str(difference) for difference in differences if difference.kind == "version")
+    return (
+        f"versions differ from the recording ({listed}): install the recorded ones, "
+        "or replay under these with --allow-other-versions"
+    )

@@ -1,0 +1,151 @@
+"""Verdicts and decisions as text for a person at a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from recorder.encoding import decode_value
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from recorder.records import JsonValue, Row
+    from replay.inspection import Inspection
+    from replay.verdict import Verdict
+
+# Values of a flat array shown one by one; longer arrays are summed up.
+SHOWN_ELEMENTS = 16
+SHOWN_RAM_BYTES = 24
+SHOWN_DIGEST = 16
+
+
+def describe_verdict(verdict: Verdict, *, environment: str, seed: int) -> str:
+    """The verdict of one episode, most important line first."""
+    name = verdict.name.upper() if verdict.exit_code else verdict.name
+    under = " under different versions" if verdict.is_under_other_versions else ""
+    lines = [f"{name}{under}: {verdict.episode} ({environment}, seed {seed})"]
+    lines += [f"  fault: {fault}" for fault in verdict.faults]
+    lines += _describe_divergence(verdict)
+    lines.append(
+        f"  replayed {verdict.decisions} decisions, {verdict.raw_frames} raw frames, return {verdict.total_reward:g}"
+    )
+    compared = ", ".join(f"{count} {channel.replace('_', ' ')}" for channel, count in verdict.compared.items())
+    lines.append(f"  compared bit for bit: {compared or 'nothing'}")
+    lines += [f"  not checked: {text}" for text in verdict.not_checked]
+    lines += [f"  note: {text}" for text in verdict.notes]
+    lines += [f"  {difference.kind} differs: {difference}" for difference in verdict.differences]
+    return "\n".join(lines) + "\n"
+
+
+def show_inspection(inspection: Inspection, console: Console) -> None:
+    """One decision as tables: what was seen, what was asked, what came of it, raw frame by raw frame."""
+    row = inspection.transition
+    environment = inspection.manifest["environment"]
+    name = environment["id"] or environment["factory"]["entry_point"]
+    console.print(
+        Text(
+            f"decision {row['decision']} of {inspection.episode} ({name}, seed {inspection.manifest['reset']['seed']})"
+        ),
+        style="bold",
+    )
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold")
+    facts.add_column(overflow="fold")
+    for field in ("observation", "action", "reward", "next_observation"):
+        facts.add_row(_label(field), Text(show_value(row[field])))
+    facts.add_row("ended", Text(_show_end(row)))
+    if row["prediction"] is not None:
+        facts.add_row("prediction", Text(orjson.dumps(row["prediction"]).decode()))
+    for key, value in row["info"].items():
+        facts.add_row(f"info {key}", Text(show_value(value)))
+    facts.add_row("RAM digest", Text(row["ram_sha256"] or _reason(inspection.manifest, "ram")))
+    console.print(facts)
+    console.print(_frame_table(inspection))
+
+
+def show_value(spelled: JsonValue) -> str:
+    """A recorded value at a glance: numbers first, then dtype and shape."""
+    if isinstance(spelled, dict) and "dtype" in spelled:
+        if "file" in spelled:
+            return f"array {spelled['dtype']} {spelled['shape']}, SHA-256 {spelled['sha256'][:SHOWN_DIGEST]}..."
+        value: Any = decode_value(spelled)
+        kind = value.dtype.name
+        if value.ndim == 0:
+            return f"{value}  ({kind})"
+        shown = " ".join(
+            f"{item:.9g}" if value.dtype.kind == "f" else str(item) for item in value.ravel()[:SHOWN_ELEMENTS]
+        )
+        more = f" ... {value.size} elements" if value.size > SHOWN_ELEMENTS else ""
+        return f"{shown}{more}  ({kind} {value.shape})"
+    if isinstance(spelled, dict) and len(spelled) == 1:
+        (tag, content), *_ = spelled.items()
+        if tag == "dict":
+            return "{" + ", ".join(f"{key}: {show_value(item)}" for key, item in content.items()) + "}"
+        if tag == "tuple":
+            return "(" + ", ".join(map(show_value, content)) + ")"
+    text = orjson.dumps(spelled).decode()
+    return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"  # noqa: PLR2004
+
+
+def _describe_divergence(verdict: Verdict) -> list[str]:
+    if not verdict.mismatches:
+        return []
+    lines: list[str] = []
+    for mismatch in verdict.mismatches:
+        place = mismatch.place
+        where = f"decision {place.decision}" if place.decision is not None else f"the {place.record}"
+        if place.raw_frame is not None:
+            where += f", raw frame {place.raw_frame}"
+        lines.append(f"  first divergence at {where}: {mismatch}" if not lines else f"    also at {where}: {mismatch}")
+    return lines
+
+
+def _frame_table(inspection: Inspection) -> Table:
+    table = Table(title=f"{len(inspection.frames)} raw frames", title_justify="left", title_style="bold")
+    table.add_column("raw frame", justify="right")
+    for heading in ("requested action", "reward", "ended", "RAM", "RGB SHA-256"):
+        table.add_column(heading, overflow="fold")
+    for frame in inspection.frames:
+        table.add_row(
+            str(frame["raw_frame"]),
+            Text(show_value(frame["requested_action"])),
+            Text(show_value(frame["reward"]) if frame["reward"] is not None else "-"),
+            Text(_show_end(frame)),
+            Text(_show_ram(frame["ram"])),
+            Text(f"{frame['rgb_sha256'][:SHOWN_DIGEST]}..." if frame["rgb_sha256"] else "-"),
+        )
+    return table
+
+
+def _show_ram(ram: str | Row | None) -> str:
+    if ram is None:
+        return "-"
+    if isinstance(ram, dict):
+        return f"{ram['bytes']} bytes, SHA-256 {ram['sha256'][:SHOWN_DIGEST]}..."
+    length = len(ram) // 2
+    return ram if length <= SHOWN_RAM_BYTES else f"{ram[: 2 * SHOWN_RAM_BYTES]}... ({length} bytes)"
+
+
+def _show_end(row: Row) -> str:
+    flags = [name for name in ("terminated", "truncated") if row[name]]
+    return " and ".join(flags) or "no"
+
+
+def _reason(manifest: Row, channel: str) -> str:
+    return f"none: {manifest['channels'][channel]['absent']}"
+
+
+def _label(field: str) -> str:
+    return field.replace("_", " ")
+
+
+def write_report(verdict: Verdict, path: Path, extra: Row) -> None:
+    """Write `verification.json`."""
+    path.write_bytes(
+        orjson.dumps({**verdict.to_json(), **extra}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    )

@@ -1,0 +1,137 @@
+"""What a replay concluded: verdict, what was compared, what was not, faults and the first divergence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from recorder.errors import CannotRunError, DamagedError, DivergedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from recorder.provenance import Difference
+    from recorder.records import Row
+    from replay.divergence import Mismatch
+
+VerdictName = Literal["verified", "verified prefix", "diverged", "damaged", "unverifiable"]
+
+EXIT_CODES: dict[VerdictName, int] = {
+    "verified": 0,
+    "verified prefix": 0,
+    "diverged": DivergedError.exit_code,
+    "damaged": DamagedError.exit_code,
+    "unverifiable": CannotRunError.exit_code,
+}
+
+
+@dataclass
+class Verdict:
+    """The judgement of one episode.
+
+    Attributes:
+        episode: Folder of the episode.
+        faults: What is wrong with the bytes, every one.
+        mismatches: The differing fields of the first divergence, or none.
+        compared: Number of compared values by channel.
+        not_checked: What was not compared, with the reason.
+        notes: What a reader should know and what does no harm, such as a torn tail.
+        differences: Versions and machine facts that are not those of the recording.
+        is_complete: Whether a summary states a completed episode.
+        decisions: Decisions replayed.
+        raw_frames: Raw frames replayed.
+        total_reward: Sum of the replayed rewards.
+    """
+
+    episode: Path
+    faults: list[str] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    compared: dict[str, int] = field(default_factory=dict)
+    not_checked: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    is_complete: bool = False
+    decisions: int = 0
+    raw_frames: int = 0
+    total_reward: float = 0.0
+
+    @property
+    def name(self) -> VerdictName:
+        """The verdict; damage weighs more than a divergence, and comparing nothing is no success."""
+        if self.faults:
+            return "damaged"
+        if self.mismatches:
+            return "diverged"
+        if not sum(self.compared.values()):
+            return "unverifiable"
+        return "verified" if self.is_complete else "verified prefix"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that the command line returns."""
+        return EXIT_CODES[self.name]
+
+    @property
+    def is_under_other_versions(self) -> bool:
+        """Whether packages that reach the bytes have other versions than at the recording."""
+        return any(difference.kind == "version" for difference in self.differences)
+
+    def count_reset(self, reset: Row) -> None:
+        """Count what a compared reset holds."""
+        self._count("resets", 1)
+        self._count("ram", int(reset["ram"] is not None))
+        self._count("rgb", int(reset["rgb_sha256"] is not None))
+        self._count("info", len(reset["info"]))
+
+    def count_decision(self, transition: Row, frames: list[Row]) -> None:
+        """Count what a compared decision and its compared raw frames hold."""
+        for channel in ("observations", "rewards", "flags"):
+            self._count(channel, 1)
+        self._count("raw_frames", len(frames))
+        if transition["info"]:
+            self._count("info", len(transition["info"]))
+        if frames and frames[0]["ram"] is not None:
+            self._count("ram", len(frames))
+        if frames and frames[0]["rgb_sha256"] is not None:
+            self._count("rgb", len(frames))
+
+    def _count(self, channel: str, values: int) -> None:
+        if values:
+            self.compared[channel] = self.compared.get(channel, 0) + values
+
+    def raise_unless_verified(self) -> None:
+        """Raise the error that fits the verdict, for callers who want an exception.
+
+        Raises:
+            DamagedError: The bytes cannot be trusted.
+            DivergedError: The replay gave other values.
+            CannotRunError: Nothing could be compared.
+        """
+        if self.name == "damaged":
+            raise DamagedError("; ".join(self.faults))
+        if self.name == "diverged":
+            raise DivergedError("; ".join(map(str, self.mismatches)))
+        if self.name == "unverifiable":
+            message = f"nothing in {self.episode} could be compared"
+            raise CannotRunError(message)
+
+    def to_json(self) -> Row:
+        """As `verification.json` and `--json` show it."""
+        return {
+            "kind": "verification",
+            "verdict": self.name,
+            "exit_code": self.exit_code,
+            "episode": str(self.episode),
+            "under_different_versions": self.is_under_other_versions,
+            "decisions": self.decisions,
+            "raw_frames": self.raw_frames,
+            "total_reward": self.total_reward,
+            "compared": self.compared,
+            "not_checked": self.not_checked,
+            "first_divergence": [mismatch.to_json() for mismatch in self.mismatches],
+            "faults": self.faults,
+            "notes": self.notes,
+            "differences": [
+                {"kind": d.kind, "name": d.name, "recorded": d.recorded, "here": d.here} for d in self.differences
+            ],
+        }
