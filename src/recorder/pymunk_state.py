@@ -19,12 +19,21 @@ _FIELDS = (
 )
 
 
-def body_state_bytes(space: pymunk.Space) -> bytes:
-    """Nine float64 a body, in the order in which the bodies were added.
+BYTES_PER_BODY = 72
+
+
+def body_state_bytes(space: pymunk.Space, buffer: pymunk.batch.Buffer | None = None) -> bytes:
+    """Nine float64 a body, in the engine's order: moving bodies as they were added, then static ones.
 
     Per body: position (x, y), angle, velocity (x, y), angular velocity, force (x, y), torque. One call into
     the engine reads them all (1.4 us for two bodies; body by body it takes ten times as long).
+
+    Args:
+        space: The space.
+        buffer: One to use again, for callers in a hurry.
     """
-    buffer = pymunk.batch.Buffer()
+    if buffer is None:
+        buffer = pymunk.batch.Buffer()
+    buffer.clear()
     pymunk.batch.get_space_bodies(space, _FIELDS, buffer)
     return bytes(buffer.float_buf())

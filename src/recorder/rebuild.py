@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
+from recorder.atari import NAMESPACE, register_atari
 from recorder.encoding import decode_value, encode_value
 from recorder.errors import (
     CannotRunError,
@@ -58,15 +59,12 @@ def make_environment(env_id: str, **kwargs: Any) -> Environment:  # noqa: ANN401
         CannotRunError: No such environment, or it cannot be built.
         MissingExtraError: A package that it needs is not installed.
     """
+    if env_id.startswith(NAMESPACE):
+        register_atari()
     try:
         return gymnasium.make(env_id, **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
         raise _missing_extra(env_id, error) from error
-    except gymnasium.error.NamespaceNotFound as error:
-        if env_id.startswith("ALE/"):
-            message = f"{env_id} needs the extra `atari`: pip install 'replay-recorder[atari]'"
-            raise MissingExtraError(message) from error
-        raise _unknown(env_id, error) from error
     except (gymnasium.error.Error, ImportError) as error:
         raise _unknown(env_id, error) from error
     except TypeError as error:
@@ -129,6 +127,8 @@ def build_environment(
     if factory is not None:
         return _build_from_factory(factory, is_trusted=is_trusted, render_mode=render_mode)
     spec = _read_spec(described["spec"])
+    if spec.id.startswith(NAMESPACE):
+        register_atari()
     _refuse_untrusted(spec, is_trusted)
     kwargs: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     try:

@@ -6,13 +6,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import imageio.v2 as imageio
 import numpy as np
 
 from recorder.errors import DivergedError, UsageError
 from recorder.records import FRAMES, MANIFEST, TRANSITIONS, Row, read_strict_json, validate_row
 from recorder.storage import EpisodeReader, find_episodes, require_episode
 from replay.engine import Replay
+from replay.video import write_picture
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -104,8 +104,7 @@ def render_strip(
     if verdict.mismatches or verdict.decisions != decision + 1:
         message = f"the replay leaves the record at decision {verdict.decisions}: run `replay --episode {folder}`"
         raise DivergedError(message)
-    image.parent.mkdir(parents=True, exist_ok=True)
-    imageio.imwrite(image, _join(list(pictures)))
+    write_picture(image, _join(list(pictures)))
 
 
 def picture_mode(manifest: Row) -> str | None:

@@ -1,4 +1,4 @@
-"""The video of an episode at simulation time: one picture for the reset and one for every raw frame."""
+"""Pictures on disk: the video of an episode at simulation time, and single images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import imageio.v2 as imageio
 import imageio_ffmpeg
 import numpy as np
 
-from recorder.errors import CannotRunError
+from recorder.errors import CannotRunError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,6 +76,20 @@ class VideoWriter:
                 self._temporary.replace(self.path)
             else:
                 self._temporary.unlink(missing_ok=True)
+
+
+def write_picture(path: Path, picture: np.ndarray[Any, Any]) -> None:
+    """Write one picture, (height, width, 3) uint8, in the format that the file name asks for.
+
+    Raises:
+        UsageError: The name asks for no picture format.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        imageio.imwrite(path, picture)
+    except ValueError as error:
+        message = f"{path} cannot be written as a picture: name it with .png"
+        raise UsageError(message) from error
 
 
 def require_ffmpeg() -> None:
