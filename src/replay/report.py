@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
 # Values of a flat array shown one by one; longer arrays are summed up.
 SHOWN_ELEMENTS = 16
-SHOWN_RAM_BYTES = 24
-SHOWN_DIGEST = 16
+SHOWN_DIGEST = 12
 
 
 def describe_verdict(verdict: Verdict, *, environment: str, seed: int) -> str:
@@ -31,10 +31,9 @@ def describe_verdict(verdict: Verdict, *, environment: str, seed: int) -> str:
     lines = [f"{name}{under}: {verdict.episode} ({environment}, seed {seed})"]
     lines += [f"  fault: {fault}" for fault in verdict.faults]
     lines += _describe_divergence(verdict)
-    lines.append(
-        f"  replayed {verdict.decisions} decisions, {verdict.raw_frames} raw frames, return {verdict.total_reward:g}"
-    )
-    compared = ", ".join(f"{count} {channel.replace('_', ' ')}" for channel, count in verdict.compared.items())
+    clocks = f"{_count(verdict.decisions, 'decisions')}, {_count(verdict.raw_frames, 'raw_frames')}"
+    lines.append(f"  replayed {clocks}, return {verdict.total_reward:g}")
+    compared = ", ".join(_count(count, channel) for channel, count in verdict.compared.items())
     lines.append(f"  compared bit for bit: {compared or 'nothing'}")
     lines += [f"  not checked: {text}" for text in verdict.not_checked]
     lines += [f"  note: {text}" for text in verdict.notes]
@@ -92,6 +91,12 @@ def show_value(spelled: JsonValue) -> str:
     return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"  # noqa: PLR2004
 
 
+def _count(number: int, channel: str) -> str:
+    """A number and what it counts, in the singular where there is one; the names are plural."""
+    words = {"ram": "RAM states", "rgb": "RGB pictures", "info": "info values"}.get(channel, channel.replace("_", " "))
+    return f"{number} {words.removesuffix('s') if number == 1 else words}"
+
+
 def _describe_divergence(verdict: Verdict) -> list[str]:
     if not verdict.mismatches:
         return []
@@ -106,29 +111,33 @@ def _describe_divergence(verdict: Verdict) -> list[str]:
 
 
 def _frame_table(inspection: Inspection) -> Table:
-    table = Table(title=f"{len(inspection.frames)} raw frames", title_justify="left", title_style="bold")
+    count = len(inspection.frames)
+    title = f"{count} raw {'frame' if count == 1 else 'frames'}, for each of which the action was requested"
+    table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("raw frame", justify="right")
-    for heading in ("requested action", "reward", "ended", "RAM", "RGB SHA-256"):
-        table.add_column(heading, overflow="fold")
+    for heading in ("reward", "ended", "RAM bytes", "RAM SHA-256", "RGB SHA-256"):
+        table.add_column(heading)
     for frame in inspection.frames:
+        length_bytes, digest = _describe_ram(frame["ram"])
         table.add_row(
             str(frame["raw_frame"]),
-            Text(show_value(frame["requested_action"])),
             Text(show_value(frame["reward"]) if frame["reward"] is not None else "-"),
             Text(_show_end(frame)),
-            Text(_show_ram(frame["ram"])),
-            Text(f"{frame['rgb_sha256'][:SHOWN_DIGEST]}..." if frame["rgb_sha256"] else "-"),
+            length_bytes,
+            digest,
+            f"{frame['rgb_sha256'][:SHOWN_DIGEST]}..." if frame["rgb_sha256"] else "-",
         )
     return table
 
 
-def _show_ram(ram: str | Row | None) -> str:
+def _describe_ram(ram: str | Row | None) -> tuple[str, str]:
+    """Length and abbreviated digest of a frame's state bytes."""
     if ram is None:
-        return "-"
+        return "-", "-"
     if isinstance(ram, dict):
-        return f"{ram['bytes']} bytes, SHA-256 {ram['sha256'][:SHOWN_DIGEST]}..."
-    length = len(ram) // 2
-    return ram if length <= SHOWN_RAM_BYTES else f"{ram[: 2 * SHOWN_RAM_BYTES]}... ({length} bytes)"
+        return str(ram["bytes"]), f"{ram['sha256'][:SHOWN_DIGEST]}..."
+    data = bytes.fromhex(ram)
+    return str(len(data)), f"{hashlib.sha256(data).hexdigest()[:SHOWN_DIGEST]}..."
 
 
 def _show_end(row: Row) -> str:
