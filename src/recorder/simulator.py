@@ -6,6 +6,8 @@ An environment may implement either part; nothing is inherited:
 - `raw_frame_hz: float` and `set_raw_frame_listener(listener)`: while a listener is set, the environment calls
   `listener(reward, terminated, truncated)` after every raw frame inside `step`; `reward` is None where that
   clock has none. The listener may call `state_bytes()` and `render()`.
+- `keep_raw_frames(is_keeping)` and `take_raw_frames()`: the same without a call a frame, for simulators that can
+  keep the state of each raw frame more cheaply than a listener reads it. Used when no pictures are asked for.
 
 For environments that implement neither, a RAM source is named when recording starts and kept in the manifest:
 `numpy:ATTRIBUTE[,ATTRIBUTE]` (arrays and numbers), `pymunk:ATTRIBUTE` (a `pymunk.Space`), or
@@ -17,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 RawFrameListener: TypeAlias = Callable[[float | None, bool, bool], None]
 RamReader: TypeAlias = Callable[[], bytes]
+
+# Reward (None where that clock has none), terminated, truncated, state bytes.
+RawFrame: TypeAlias = tuple[SupportsFloat | None, bool, bool, bytes]
 
 # A longer state is recorded as its digest and length: 4096 bytes are 8 KiB a line.
 INLINE_RAM_BYTES = 4096
@@ -54,6 +59,19 @@ class ShowsRawFrames(Protocol):
 
     def set_raw_frame_listener(self, listener: RawFrameListener | None) -> None:
         """Call the listener after every raw frame, or stop calling it."""
+        ...
+
+
+@runtime_checkable
+class KeepsRawFrames(Protocol):
+    """An environment that keeps the raw frames of a decision until they are taken."""
+
+    def keep_raw_frames(self, is_keeping: bool) -> None:
+        """Keep the raw frames of each step from now on, or stop keeping them."""
+        ...
+
+    def take_raw_frames(self) -> list[RawFrame]:
+        """The raw frames of the last step, in order, each with what a listener would have seen."""
         ...
 
 

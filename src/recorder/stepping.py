@@ -9,7 +9,8 @@ import numpy as np
 
 from recorder.encoding import ArrayStore, encode_value
 from recorder.errors import CannotRunError, EncodingError
-from recorder.simulator import ShowsRawFrames, spell_ram
+from recorder.frames import DecisionFrames
+from recorder.simulator import ENVIRONMENT, KeepsRawFrames, ShowsRawFrames, spell_ram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import gymnasium
 
     from recorder.records import JsonValue, Row
-    from recorder.simulator import RamReader
+    from recorder.simulator import RamReader, RawFrame
 
     FrameSink = Callable[[np.ndarray[Any, Any]], None]
 
@@ -29,6 +30,7 @@ class Stepper:
         env: The environment, wrappers included.
         arrays: Takes arrays too big for a line.
         read_ram: Reads the simulator's state, or None.
+        ram_source: The manifest's spelling of where that state comes from.
         is_hashing_rgb: Whether `env.render()` is hashed at every raw frame.
         info_keys: Info keys to keep.
         frame_sink: Also gets each raw frame's picture (height, width, 3, uint8); implies rendering.
@@ -40,6 +42,7 @@ class Stepper:
         *,
         arrays: ArrayStore,
         read_ram: RamReader | None = None,
+        ram_source: str | None = None,
         is_hashing_rgb: bool = False,
         info_keys: Sequence[str] = (),
         frame_sink: FrameSink | None = None,
@@ -49,33 +52,39 @@ class Stepper:
         self._step = env.step
         self._arrays = arrays
         self._read_ram = read_ram
+        self._has_ram = read_ram is not None
         self._is_hashing_rgb = is_hashing_rgb
         self._frame_sink = frame_sink
         self._is_rendering = is_hashing_rgb or frame_sink is not None
         self._info_keys = tuple(info_keys)
-        self.frames: list[Row] = []
+        self.frames = DecisionFrames(0, 1, None, [], self._has_ram, [])
         self.transition: Row = {}
-        self._action: JsonValue = None
         self._observation: JsonValue = None
-        self._last_ram: bytes | None = None
         self.decisions = 0
         self.raw_frames = 0
         simulator = env.unwrapped
-        self._publisher = simulator if isinstance(simulator, ShowsRawFrames) else None
+        self._publisher: ShowsRawFrames | None = simulator if isinstance(simulator, ShowsRawFrames) else None
+        self._keeper: KeepsRawFrames | None = None
+        # Without pictures nothing has to happen at each raw frame, if the environment keeps their states itself.
+        if isinstance(simulator, KeepsRawFrames) and ram_source == ENVIRONMENT and not self._is_rendering:
+            self._keeper = simulator
+        self._kept: list[RawFrame] = []
+        self._pictures: list[str | None] = []
 
     def reset(self, seed: int, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any], Row]:
         """Reset the environment; return its observation, its info and the reset row."""
         self.decisions = self.raw_frames = 0
-        self.frames = []
         observation, info = self._env.reset(seed=seed, options=options)
         self._observation = _spell("reset observation", observation, self._arrays)
         row = {
             "observation": self._observation,
             "info": self._spell_info(info),
-            "ram": self._spell_ram(),
+            "ram": None if self._read_ram is None else spell_ram(self._read_ram()),
             "rgb_sha256": self._take_picture() if self._is_rendering else None,
         }
-        if self._publisher is not None:
+        if self._keeper is not None:
+            self._keeper.keep_raw_frames(True)
+        elif self._publisher is not None:
             self._publisher.set_raw_frame_listener(self._on_raw_frame)
         return observation, info, row
 
@@ -90,11 +99,11 @@ class Stepper:
         """
         # Spelled before the step: the environment may write into the action it is given.
         try:
-            spelled_action = self._action = encode_value(action, self._arrays)
+            spelled_action = encode_value(action, self._arrays)
         except EncodingError as error:
             raise error.inside("action") from None
-        frames: list[Row] = []
-        self.frames = frames
+        # Fresh lists: the frames of the last decision keep theirs.
+        self._kept, self._pictures = [], []
         observation, reward, terminated, truncated, info = self._step(action)
         terminated, truncated = bool(terminated), bool(truncated)
         try:
@@ -102,21 +111,35 @@ class Stepper:
             spelled_reward = encode_value(reward)
         except EncodingError as error:
             raise error.inside("observation or reward") from None
-        if self._publisher is None:
-            self._append_frame(spelled_reward, terminated, truncated)
-        elif not frames:
+        if self._keeper is not None:
+            self._kept = self._keeper.take_raw_frames()
+        elif self._publisher is None:
+            ram = b"" if self._read_ram is None else self._read_ram()
+            if self._is_rendering:
+                self._pictures = [self._take_picture()]
+            self._kept.append((reward, terminated, truncated, ram))
+        if not self._kept:
             message = f"{self._env.unwrapped} published no raw frame during a step"
             raise CannotRunError(message)
+        self.frames = frames = DecisionFrames(
+            self.decisions,
+            self.raw_frames + 1,
+            spelled_action,
+            self._kept,
+            self._has_ram,
+            self._pictures,
+        )
+        self.raw_frames += len(self._kept)
         self.transition = {
             "decision": self.decisions,
             "observation": self._observation,
             "prediction": prediction,
             "action": spelled_action,
             "reward": spelled_reward,
-            "rewards": [frame["reward"] for frame in frames] if self._publisher else [spelled_reward],
+            "rewards": frames.rewards() if self._publisher is not None else [spelled_reward],
             "raw_frames": len(frames),
             "next_observation": next_observation,
-            "ram_sha256": None if self._last_ram is None else hashlib.sha256(self._last_ram).hexdigest(),
+            "ram_sha256": hashlib.sha256(self._kept[-1][3]).hexdigest() if self._has_ram else None,
             "terminated": terminated,
             "truncated": truncated,
             "info": self._spell_info(info) if self._info_keys else {},
@@ -127,32 +150,17 @@ class Stepper:
 
     def detach(self) -> None:
         """Stop listening to the environment's raw frames."""
+        if self._keeper is not None:
+            self._keeper.keep_raw_frames(False)
         if self._publisher is not None:
             self._publisher.set_raw_frame_listener(None)
 
     def _on_raw_frame(self, reward: float | None, terminated: bool, truncated: bool) -> None:
-        self._append_frame(_spell("raw frame reward", reward, None), bool(terminated), bool(truncated))
-
-    def _append_frame(self, reward: JsonValue, terminated: bool, truncated: bool) -> None:
-        self.raw_frames += 1
-        self.frames.append(
-            {
-                "decision": self.decisions,
-                "raw_frame": self.raw_frames,
-                "requested_action": self._action,
-                "ram": None if self._read_ram is None else self._spell_ram(),
-                "rgb_sha256": self._take_picture() if self._is_rendering else None,
-                "reward": reward,
-                "terminated": terminated,
-                "truncated": truncated,
-            }
-        )
-
-    def _spell_ram(self) -> str | Row | None:
-        if self._read_ram is None:
-            return None
-        self._last_ram = self._read_ram()
-        return spell_ram(self._last_ram)
+        """Only keep what is there now; it is spelled when the decision is over."""
+        ram = b"" if self._read_ram is None else self._read_ram()
+        self._kept.append((reward, terminated, truncated, ram))
+        if self._is_rendering:
+            self._pictures.append(self._take_picture())
 
     def _take_picture(self) -> str | None:
         picture = self._env.render()

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
+    from recorder.frames import DecisionFrames
+
 Durability = Literal["process", "power"]
 
 CHUNK_BYTES = 1 << 20
@@ -81,6 +83,7 @@ class EpisodeWriter:
         self._valid_observation: JsonValue = None
         self._is_transition = row_validator("transition")
         self._is_frame = row_validator("frame")
+        self._are_frames = row_validator("frames")
         self._documents: dict[str, Row] = {}
         self._transitions: _AppendedFile | None = None
         self._frames: _AppendedFile | None = None
@@ -97,15 +100,16 @@ class EpisodeWriter:
         self._write_document(RESET, "reset", reset)
         self._valid_observation = reset["observation"]
 
-    def append_decision(self, transition: Row, frames: list[Row]) -> None:
+    def append_decision(self, transition: Row, frames: DecisionFrames) -> None:
         """Append a decision: first its raw frames, then its transition, which makes the decision complete."""
         if self._transitions is None or self._frames is None:
             message = f"{self.folder} is not open for decisions: write the manifest first"
             raise UsageError(message)
         if self._is_validating:
-            for frame in frames:
-                if not self._is_frame(frame):
-                    validate_row("frame", frame, where=f"a line for {FRAMES}")
+            rows = frames.rows_to_validate()
+            if not (self._is_frame(rows[0]) if len(rows) == 1 else self._are_frames(rows)):
+                for row in rows:
+                    validate_row("frame", row, where=f"a line for {FRAMES}")
             # This observation was validated as the reset's or the line before's next_observation.
             observation = transition["observation"]
             if observation is self._valid_observation:
@@ -115,7 +119,7 @@ class EpisodeWriter:
             transition["observation"] = observation
             self._valid_observation = transition["next_observation"]
         late_frames = self._late_frames
-        late_frames += map(encode_line, frames)
+        late_frames += frames.lines()
         if len(late_frames) >= self._late_frames_limit:
             self._write_late_frames()
         self._transitions.append(encode_line(transition))
@@ -173,7 +177,8 @@ class _AppendedFile:
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._digest = hashlib.sha256()
-        # Hashed in batches: one update of 64 KiB costs less than many of a line each.
+        # Hashed in batches: one update of 64 KiB costs less than many of a line each. (A hashing thread costs
+        # more than it saves, at 256 KiB a batch too: it waits for the interpreter's lock.)
         self._unhashed: list[bytes] = []
         self._unhashed_bytes = 0
         self._hashed_bytes = 0

@@ -164,6 +164,7 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
             self.env,
             arrays=writer,
             read_ram=self._read_ram,
+            ram_source=self._description["channels"]["ram"]["source"],
             is_hashing_rgb=self._is_hashing_rgb,
             info_keys=self._info_keys,
         )

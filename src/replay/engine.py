@@ -108,6 +108,7 @@ class Replay:
             self.env,
             arrays=self._fresh_arrays,
             read_ram=open_ram_source(self.env, channels["ram"]["source"], is_trusted=self._is_trusted),
+            ram_source=channels["ram"]["source"],
             is_hashing_rgb=channels["rgb"]["source"] is not None,
             info_keys=self.manifest["info_keys"],
             frame_sink=frame_sink,
@@ -179,20 +180,21 @@ class Replay:
 
     def _replay_frames(self, stepper: Stepper, line_sink: LineSink | None) -> bool:
         is_same = True
-        for frame in stepper.frames:
-            fresh = encode_line(frame)
+        frames = stepper.frames
+        for index, fresh in enumerate(frames.lines()):
             if line_sink is not None:
                 line_sink(fresh)
             if not self._has_frames or not is_same:
                 continue
             line = next(self._evidence.frames, None)
             if line != fresh:
+                frame = frames.row(index)
                 place = Place("frame", frame["decision"], frame["raw_frame"])
                 if line is None or not line.endswith(b"\n"):
                     is_same = self._judge_missing_frames(place, line)
                 else:
                     is_same = self._compare_line(place, line, frame)
-        self.verdict.count_decision(stepper.transition, stepper.frames if self._has_frames else [])
+        self.verdict.count_decision(stepper.transition, frames if self._has_frames else None)
         return is_same
 
     def _judge_missing_frames(self, place: Place, torn: bytes | None) -> bool:

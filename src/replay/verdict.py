@@ -10,6 +10,7 @@ from recorder.errors import CannotRunError, DamagedError, DivergedError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from recorder.frames import DecisionFrames
     from recorder.provenance import Difference
     from recorder.records import Row
     from replay.divergence import Mismatch
@@ -83,17 +84,15 @@ class Verdict:
         self._count("rgb", int(reset["rgb_sha256"] is not None))
         self._count("info", len(reset["info"]))
 
-    def count_decision(self, transition: Row, frames: list[Row]) -> None:
+    def count_decision(self, transition: Row, frames: DecisionFrames | None) -> None:
         """Count what a compared decision and its compared raw frames hold."""
         for channel in ("observations", "rewards", "flags"):
             self._count(channel, 1)
-        self._count("raw_frames", len(frames))
-        if transition["info"]:
-            self._count("info", len(transition["info"]))
-        if frames and frames[0]["ram"] is not None:
-            self._count("ram", len(frames))
-        if frames and frames[0]["rgb_sha256"] is not None:
-            self._count("rgb", len(frames))
+        self._count("info", len(transition["info"]))
+        if frames is not None:
+            self._count("raw_frames", len(frames))
+            self._count("ram", len(frames) if frames.has_ram else 0)
+            self._count("rgb", len(frames) if frames.has_pictures else 0)
 
     def _count(self, channel: str, values: int) -> None:
         if values:

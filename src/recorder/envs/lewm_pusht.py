@@ -106,6 +106,8 @@ class LewmPushTEnv(gymnasium.Env[FloatArray, np.ndarray[Any, Any]]):
         self._scene = PushTScene()
         self._steps = 0
         self._listener: Callable[[float | None, bool, bool], None] | None = None
+        self._is_keeping = False
+        self._last_frame: tuple[float, bool, bool] = (0.0, False, False)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -133,18 +135,20 @@ class LewmPushTEnv(gymnasium.Env[FloatArray, np.ndarray[Any, Any]]):
         target = (position.x + offset[0], position.y + offset[1])
         self.latest_action = (float(target[0]), float(target[1]))
         scene.contact_points = 0
-        for _ in range(PHYSICS_STEPS - 1):
+        for frame in range(PHYSICS_STEPS):
             scene.push(target)
-            if listener is not None:
+            if self._is_keeping:
+                scene.keep_state()
+            elif listener is not None and frame < PHYSICS_STEPS - 1:
                 listener(None, False, False)
-        scene.push(target)
         self._steps += 1
         observation = scene.state()
         reward = np.float64(-np.linalg.norm(self.goal_state - observation))
         terminated = is_success(self.goal_state, observation)
         truncated = self.max_episode_steps is not None and self._steps >= self.max_episode_steps
+        self._last_frame = (reward, terminated, truncated)
         if listener is not None:
-            listener(reward, terminated, truncated)
+            listener(*self._last_frame)
         return observation, reward, terminated, truncated, self._info(observation)
 
     def command(self, target: tuple[float, float] | np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -160,6 +164,15 @@ class LewmPushTEnv(gymnasium.Env[FloatArray, np.ndarray[Any, Any]]):
     def set_raw_frame_listener(self, listener: Callable[[float | None, bool, bool], None] | None) -> None:
         """Call the listener after every physics step; the reward comes with the last of a decision."""
         self._listener = listener
+
+    def keep_raw_frames(self, is_keeping: bool) -> None:
+        """Keep the state after every physics step until it is taken."""
+        self._is_keeping = is_keeping
+
+    def take_raw_frames(self) -> list[tuple[float | None, bool, bool, bytes]]:
+        """The raw frames of the last decision; only the last has a reward."""
+        *states, last = self._scene.take_states()
+        return [*((None, False, False, state) for state in states), (*self._last_frame, last)]
 
     def render(self) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
         """The scene as (224, 224, 3) uint8, or None without a render mode."""

@@ -8,7 +8,7 @@ import numpy as np
 import pymunk
 import pymunk.batch
 
-from recorder.pymunk_state import BYTES_PER_BODY, body_state_bytes
+from recorder.pymunk_state import BYTES_PER_BODY, add_body_states, body_state_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +44,10 @@ STEM: tuple[Point, ...] = (
 )
 
 
+# Pusher and block.
+STATE_BYTES = 2 * BYTES_PER_BODY
+
+
 class PushTScene:
     """One space with its bodies.
 
@@ -75,6 +79,7 @@ class PushTScene:
         self.space.add(self.block, bar, stem)
         self.space.on_collision(0, 0, post_solve=self._count_contacts)
         self._buffer = pymunk.batch.Buffer()
+        self._kept = pymunk.batch.Buffer()
 
     def pose(self, state: np.ndarray[Any, Any]) -> None:
         """Put pusher and block where a 7-component state says, angle before position, and step once.
@@ -110,7 +115,18 @@ class PushTScene:
 
     def state_bytes(self) -> bytes:
         """Nine float64 each for pusher and block, as `body_state_bytes` orders them; the walls' body is left out."""
-        return body_state_bytes(self.space, self._buffer)[: 2 * BYTES_PER_BODY]
+        return body_state_bytes(self.space, self._buffer)[:STATE_BYTES]
+
+    def keep_state(self) -> None:
+        """Keep the state of now in the engine's own memory, until `take_states`."""
+        add_body_states(self.space, self._kept)
+
+    def take_states(self) -> list[bytes]:
+        """The states that were kept, each as `state_bytes` gives it, and forget them."""
+        data = bytes(self._kept.float_buf())
+        self._kept.clear()
+        # The walls' body comes last in each.
+        return [data[start : start + STATE_BYTES] for start in range(0, len(data), STATE_BYTES + BYTES_PER_BODY)]
 
     def block_outline(self) -> list[list[Point]]:
         """World coordinates of bar and stem, px."""
