@@ -315,7 +315,19 @@ def test_an_unforeseen_error_does_not_exit_as_diverged(run_folder, monkeypatch, 
 
 def test_a_policy_of_ones_own_is_found_in_the_current_folder(tmp_path):
     (tmp_path / "mine.py").write_text("def left(env, seed):\n    return lambda observation: 0\n", encoding="utf-8")
-    run("record", "play", "--env", "CartPole-v1", "--policy", "mine:left", "--decisions", 9, "--out", "run", cwd=tmp_path)
+    run(
+        "record",
+        "play",
+        "--env",
+        "CartPole-v1",
+        "--policy",
+        "mine:left",
+        "--decisions",
+        9,
+        "--out",
+        "run",
+        cwd=tmp_path,
+    )
     line = (tmp_path / "run/episode-0000/transitions.jsonl").read_bytes().splitlines()[0]
     assert json.loads(line)["action"] == 0
 
@@ -332,7 +344,17 @@ def _decisions(episode):
 
 
 def test_episodes_caps_the_number_of_episodes(tmp_path):
-    arguments = ["play", "--env", "CartPole-v1", "--decisions", "500", "--episodes", "2", "--out", str(tmp_path / "run")]
+    arguments = [
+        "play",
+        "--env",
+        "CartPole-v1",
+        "--decisions",
+        "500",
+        "--episodes",
+        "2",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     assert recorder.cli.main(arguments) == 0
     assert len(list((tmp_path / "run").iterdir())) == 2
 

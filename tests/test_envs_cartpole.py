@@ -6,9 +6,9 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
-from golden_data import float32s, read_cartpole
 from gymnasium.utils.env_checker import check_env
 
+from golden_data import float32s, read_cartpole
 from recorder.envs.cartpole import CartPoleEnv
 
 CASES = read_cartpole("single_steps")["cases"]

@@ -4,9 +4,9 @@ import gymnasium as gym
 import numpy as np
 import pymunk
 import pytest
-from golden_data import read_lines
 from gymnasium.utils.env_checker import check_env
 
+from golden_data import read_lines
 from recorder.envs.lewm_pusht import LewmPushTEnv, sample_variations
 from recorder.envs.pusht_scene import BAR, STEM, PushTScene
 

@@ -97,7 +97,9 @@ def test_imports_within_functions_are_the_known_ones():
     for name, tree in modules():
         for function in ast.walk(tree):
             if isinstance(function, ast.FunctionDef):
-                hidden |= {(name, target) for node in ast.walk(function) for target in imported(node) if is_ours(target)}
+                hidden |= {
+                    (name, target) for node in ast.walk(function) for target in imported(node) if is_ours(target)
+                }
     assert hidden == HIDDEN_IMPORTS
 
 

@@ -39,6 +39,11 @@ _NUMERIC_KINDS = "biuf"
 _BYTE_KINDS = "biufcSUmM"
 _INT_DTYPE_BYTES = 8
 
+# Extended precision as x86 stores it.
+LONG_DOUBLE_BYTES, LONG_DOUBLE_VALUE_BYTES = 16, 10
+_IS_PADDED = np.finfo(np.longdouble).nmant == 63  # noqa: PLR2004 - the mantissa of that format
+_PADDED_DTYPES = {np.dtype(np.longdouble), np.dtype(np.clongdouble)} if _IS_PADDED else set()
+
 # The numpy scalars whose values decimal numbers hold, with their spelling and kind.
 _SCALAR_DTYPES = {
     kind: (np.dtype(kind).str, np.dtype(kind).kind)
@@ -103,7 +108,7 @@ def decode_value(spelled: JsonValue, arrays: ArraySource | None = None) -> Any: 
     """
     try:
         return _decode(spelled, arrays)
-    except (KeyError, TypeError, ValueError, OverflowError, struct.error) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         message = f"a recorded value cannot be read back: {error}"
         raise DamagedError(message) from error
 
@@ -157,7 +162,7 @@ def _encode_array(array: np.ndarray[Any, Any], arrays: ArrayStore | None) -> Row
     spelling, kind, is_spelled_in_numbers = _dtype_facts(array.dtype)
     if array.size > INLINE_ELEMENTS:
         if arrays is not None:
-            return {"dtype": spelling, "shape": list(array.shape), **arrays.put(array.tobytes())}
+            return {"dtype": spelling, "shape": list(array.shape), **arrays.put(_bytes_of(array))}
     elif is_spelled_in_numbers:
         values: list[Any] | None = array.tolist() if array.ndim == 1 else array.ravel().tolist()
         # A sum is finite only if every element is; an overflowing sum merely takes the careful way.
@@ -168,7 +173,7 @@ def _encode_array(array: np.ndarray[Any, Any], arrays: ArrayStore | None) -> Row
             values = [v if -EXACT_INTEGER <= v <= EXACT_INTEGER else str(v) for v in values]  # type: ignore[union-attr]
         if values is not None:
             return {"dtype": spelling, "shape": list(array.shape), "values": values}
-    return {"dtype": spelling, "shape": list(array.shape), "hex": array.tobytes().hex()}
+    return {"dtype": spelling, "shape": list(array.shape), "hex": _bytes_of(array).hex()}
 
 
 def _encode_scalar(value: np.generic) -> Row:
@@ -185,6 +190,16 @@ def _encode_scalar(value: np.generic) -> Row:
     if "values" in spelled:
         return {"dtype": spelled["dtype"], "value": spelled["values"][0]}
     return {"dtype": spelled["dtype"], "hex": spelled["hex"]}
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> bytes:
+    """The bytes in C order; those that x86's long doubles only fill up with are zero, as they are no value."""
+    data = array.tobytes()
+    if array.dtype not in _PADDED_DTYPES:
+        return data
+    padded = np.frombuffer(data, np.uint8).reshape(-1, LONG_DOUBLE_BYTES).copy()
+    padded[:, LONG_DOUBLE_VALUE_BYTES:] = 0
+    return padded.tobytes()
 
 
 @functools.cache
