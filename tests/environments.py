@@ -217,6 +217,11 @@ def falling_state(env):
     return env.state.tobytes() + bytes([env.count])
 
 
+def cart_state(env):
+    """A RAM source for Gymnasium's CartPole."""
+    return np.asarray(env.state).tobytes()
+
+
 def text_state(env):
     """A RAM source that returns the wrong type."""
     return str(env.state)

@@ -108,7 +108,7 @@ def decode_value(spelled: JsonValue, arrays: ArraySource | None = None) -> Any: 
     """
     try:
         return _decode(spelled, arrays)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, struct.error) as error:
         message = f"a recorded value cannot be read back: {error}"
         raise DamagedError(message) from error
 
@@ -186,6 +186,11 @@ def _encode_scalar(value: np.generic) -> Row:
         number = value.item()
         is_exact = -EXACT_INTEGER <= number <= EXACT_INTEGER
         return {"dtype": spelling, "value": number if is_exact else str(number)}
+    # An array of text drops trailing NULs, so the bytes of text scalars are taken from themselves.
+    if isinstance(value, np.str_):
+        return {"dtype": f"<U{len(value)}", "hex": value.encode("utf-32-le", "surrogatepass").hex()}
+    if isinstance(value, np.bytes_):
+        return {"dtype": f"|S{len(value)}", "hex": bytes(value).hex()}
     spelled = _encode_array(np.asarray(value), None)
     if "values" in spelled:
         return {"dtype": spelled["dtype"], "value": spelled["values"][0]}
@@ -251,7 +256,7 @@ def _decode_numpy(spelled: Row, arrays: ArraySource | None) -> Any:  # noqa: ANN
         value = spelled["value"]
         return dtype.type(int(value) if dtype.kind in "iu" and type(value) is str else value)
     if "shape" not in spelled:
-        return np.frombuffer(bytes.fromhex(spelled["hex"]), dtype)[0]
+        return _decode_scalar_bytes(dtype, bytes.fromhex(spelled["hex"]))
     shape = spelled["shape"]
     if "values" in spelled:
         values = spelled["values"]
@@ -267,6 +272,18 @@ def _decode_numpy(spelled: Row, arrays: ArraySource | None) -> Any:  # noqa: ANN
         message = f"the array is kept in {spelled['file']}, which is not at hand"
         raise ValueError(message)
     return np.frombuffer(data, dtype).reshape(shape).copy()
+
+
+def _decode_scalar_bytes(dtype: np.dtype[Any], data: bytes) -> np.generic:
+    if len(data) != dtype.itemsize:
+        message = f"a {dtype.str} has {dtype.itemsize} bytes, not {len(data)}"
+        raise ValueError(message)
+    if dtype.kind == "S":
+        return np.bytes_(data)
+    if dtype.kind == "U":
+        return np.str_(data.decode("utf-32-le", "surrogatepass"))
+    scalar: np.generic = np.frombuffer(data, dtype)[0]
+    return scalar
 
 
 @functools.cache

@@ -58,13 +58,17 @@ def _validators() -> dict[str, jsonschema_rs.Draft202012Validator]:
     folder = schema_folder()
     schemas = {name: json.loads((folder / f"{name}.schema.json").read_bytes()) for name in SCHEMA_NAMES}
     registry = jsonschema_rs.Registry([(schema["$id"], schema) for schema in schemas.values()])
-    # All raw frames of a decision in one call: validating ten costs half of ten validations.
-    schemas["frames"] = {"type": "array", "items": {"$ref": schemas["frame"]["$id"]}}
+    # Many rows in one call: validating ten costs half of ten validations.
+    for name in ("transition", "frame"):
+        schemas[f"{name}s"] = {"type": "array", "items": {"$ref": schemas[name]["$id"]}}
     return {name: jsonschema_rs.Draft202012Validator(schema, registry=registry) for name, schema in schemas.items()}
 
 
 def row_validator(name: str) -> Callable[[Row | list[Row]], bool]:
-    """The quick yes-or-no validator of one record kind, or of a list of `frames`; `validate_row` says what is wrong."""
+    """The quick yes-or-no validator of a record kind, or of a list of `transitions` or `frames`.
+
+    `validate_row` says what is wrong.
+    """
     return _validators()[name].is_valid
 
 

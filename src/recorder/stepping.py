@@ -10,7 +10,7 @@ import numpy as np
 from recorder.encoding import ArrayStore, encode_value
 from recorder.errors import CannotRunError, EncodingError
 from recorder.frames import DecisionFrames
-from recorder.simulator import ENVIRONMENT, KeepsRawFrames, ShowsRawFrames, spell_ram
+from recorder.simulator import ENVIRONMENT, keeps_raw_frames, shows_raw_frames, spell_ram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import gymnasium
 
     from recorder.records import JsonValue, Row
-    from recorder.simulator import RamReader, RawFrame
+    from recorder.simulator import KeepsRawFrames, RamReader, RawFrame, ShowsRawFrames
 
     FrameSink = Callable[[np.ndarray[Any, Any]], None]
 
@@ -63,10 +63,10 @@ class Stepper:
         self.decisions = 0
         self.raw_frames = 0
         simulator = env.unwrapped
-        self._publisher: ShowsRawFrames | None = simulator if isinstance(simulator, ShowsRawFrames) else None
+        self._publisher: ShowsRawFrames | None = simulator if shows_raw_frames(simulator) else None
         self._keeper: KeepsRawFrames | None = None
         # Without pictures nothing has to happen at each raw frame, if the environment keeps their states itself.
-        if isinstance(simulator, KeepsRawFrames) and ram_source == ENVIRONMENT and not self._is_rendering:
+        if keeps_raw_frames(simulator) and ram_source == ENVIRONMENT and not self._is_rendering:
             self._keeper = simulator
         self._kept: list[RawFrame] = []
         self._pictures: list[str | None] = []
@@ -102,50 +102,48 @@ class Stepper:
             spelled_action = encode_value(action, self._arrays)
         except EncodingError as error:
             raise error.inside("action") from None
-        # Fresh lists: the frames of the last decision keep theirs.
-        self._kept, self._pictures = [], []
+        kept: list[RawFrame] = []
+        pictures: list[str | None] = []
+        self._kept, self._pictures = kept, pictures
         observation, reward, terminated, truncated, info = self._step(action)
-        terminated, truncated = bool(terminated), bool(truncated)
+        if terminated.__class__ is not bool or truncated.__class__ is not bool:
+            terminated, truncated = bool(terminated), bool(truncated)
         try:
             next_observation = encode_value(observation, self._arrays)
             spelled_reward = encode_value(reward)
         except EncodingError as error:
             raise error.inside("observation or reward") from None
         if self._keeper is not None:
-            self._kept = self._keeper.take_raw_frames()
+            kept = self._keeper.take_raw_frames()
         elif self._publisher is None:
             ram = b"" if self._read_ram is None else self._read_ram()
             if self._is_rendering:
-                self._pictures = [self._take_picture()]
-            self._kept.append((reward, terminated, truncated, ram))
-        if not self._kept:
+                pictures.append(self._take_picture())
+            kept.append((reward, terminated, truncated, ram))
+        if not kept:
             message = f"{self._env.unwrapped} published no raw frame during a step"
             raise CannotRunError(message)
+        decision = self.decisions
         self.frames = frames = DecisionFrames(
-            self.decisions,
-            self.raw_frames + 1,
-            spelled_action,
-            self._kept,
-            self._has_ram,
-            self._pictures,
+            decision, self.raw_frames + 1, spelled_action, kept, self._has_ram, pictures
         )
-        self.raw_frames += len(self._kept)
+        self.raw_frames += len(kept)
         self.transition = {
-            "decision": self.decisions,
+            "decision": decision,
             "observation": self._observation,
             "prediction": prediction,
             "action": spelled_action,
             "reward": spelled_reward,
             "rewards": frames.rewards() if self._publisher is not None else [spelled_reward],
-            "raw_frames": len(frames),
+            "raw_frames": len(kept),
             "next_observation": next_observation,
-            "ram_sha256": hashlib.sha256(self._kept[-1][3]).hexdigest() if self._has_ram else None,
+            "ram_sha256": hashlib.sha256(kept[-1][3]).hexdigest() if self._has_ram else None,
             "terminated": terminated,
             "truncated": truncated,
             "info": self._spell_info(info) if self._info_keys else {},
         }
         self._observation = next_observation
-        self.decisions += 1
+        self.decisions = decision + 1
         return observation, reward, terminated, truncated, info
 
     def detach(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -27,18 +29,19 @@ from recorder.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import BinaryIO
 
     from recorder.frames import DecisionFrames
 
-Durability = Literal["process", "power"]
+Durability = Literal["batch", "process", "power"]
+
+# A batch is handed to the operating system when it is full, or when this much time has passed since the last one.
+BATCH_DECISIONS = 32
+BATCH_S = 0.005
 
 CHUNK_BYTES = 1 << 20
 HASH_BATCH_BYTES = 1 << 16
-
-# How many decisions raw frames without evidence of their own may lag behind their transitions.
-LATE_FRAMES = 64
 
 # Longer than any honest line (arrays of more than 256 elements are kept aside), short enough to hold in memory.
 LINE_LIMIT_BYTES = 64 << 20
@@ -47,15 +50,18 @@ LINE_LIMIT_BYTES = 64 << 20
 class EpisodeWriter:
     """Appends whole, validated lines to the files of one episode.
 
-    Each call hands its lines to the operating system before it returns, so killing the process loses none of
-    them. With `durability="power"` they are also flushed to the disk.
+    What a returned `append_decision` survives is its durability:
+
+    - `batch`: the end of the program in any orderly way. Killing the process loses at most the last 31
+      decisions, and only if they took less than 5 ms together: a slower decision is handed over at once.
+    - `process`: killing the process; every decision is handed to the operating system.
+    - `power`: a power cut; every decision is flushed to the disk.
 
     Args:
         folder: The episode's folder; created, must not exist.
-        durability: What a returned call survives: the death of the process, or of the machine.
+        durability: As above.
         is_validating: Check each record against its schema before it is written.
-        has_derived_frames: The raw frames hold nothing that the transitions do not: they may be written a few
-            decisions later, since a kill then loses no evidence.
+        clock: Seconds that only go forwards.
 
     Raises:
         UsageError: The folder exists already.
@@ -65,9 +71,9 @@ class EpisodeWriter:
         self,
         folder: Path,
         *,
-        durability: Durability = "process",
+        durability: Durability = "batch",
         is_validating: bool = True,
-        has_derived_frames: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the folder; the files appear with their first record."""
         try:
@@ -78,12 +84,13 @@ class EpisodeWriter:
         self.folder = folder
         self._is_flushing = durability == "power"
         self._is_validating = is_validating
-        self._late_frames_limit = LATE_FRAMES if has_derived_frames and durability == "process" else 1
-        self._late_frames: list[bytes] = []
-        self._valid_observation: JsonValue = None
-        self._is_transition = row_validator("transition")
-        self._is_frame = row_validator("frame")
+        self._clock = clock
+        self._batch_limit = BATCH_DECISIONS if durability == "batch" else 1
+        self._batch: list[tuple[Row, DecisionFrames]] = []
+        self._handed_over_at = clock()
+        self._are_transitions = row_validator("transitions")
         self._are_frames = row_validator("frames")
+        self._valid_observation: JsonValue = None
         self._documents: dict[str, Row] = {}
         self._transitions: _AppendedFile | None = None
         self._frames: _AppendedFile | None = None
@@ -94,6 +101,7 @@ class EpisodeWriter:
         self._write_document(MANIFEST, "manifest", {**manifest, "digest": digest_of(manifest)})
         self._transitions = _AppendedFile(self.folder / TRANSITIONS)
         self._frames = _AppendedFile(self.folder / FRAMES)
+        atexit.register(self.hand_over)
 
     def write_reset(self, reset: Row) -> None:
         """Write what the environment returned when the episode began."""
@@ -101,28 +109,30 @@ class EpisodeWriter:
         self._valid_observation = reset["observation"]
 
     def append_decision(self, transition: Row, frames: DecisionFrames) -> None:
-        """Append a decision: first its raw frames, then its transition, which makes the decision complete."""
+        """Append a decision and its raw frames; they are the writer's from now on."""
+        batch = self._batch
+        batch.append((transition, frames))
+        if len(batch) >= self._batch_limit or self._clock() - self._handed_over_at >= BATCH_S:
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Validate what is held back and hand it to the operating system: raw frames first, then transitions.
+
+        A transition completes its decision, so that a kill between the two leaves raw frames too many, and
+        never a decision without its raw frames.
+        """
+        batch = self._batch
+        if not batch:
+            return
         if self._transitions is None or self._frames is None:
             message = f"{self.folder} is not open for decisions: write the manifest first"
             raise UsageError(message)
         if self._is_validating:
-            rows = frames.rows_to_validate()
-            if not (self._is_frame(rows[0]) if len(rows) == 1 else self._are_frames(rows)):
-                for row in rows:
-                    validate_row("frame", row, where=f"a line for {FRAMES}")
-            # This observation was validated as the reset's or the line before's next_observation.
-            observation = transition["observation"]
-            if observation is self._valid_observation:
-                transition["observation"] = None
-            if not self._is_transition(transition):
-                validate_row("transition", transition, where=f"a line for {TRANSITIONS}")
-            transition["observation"] = observation
-            self._valid_observation = transition["next_observation"]
-        late_frames = self._late_frames
-        late_frames += frames.lines()
-        if len(late_frames) >= self._late_frames_limit:
-            self._write_late_frames()
-        self._transitions.append(encode_line(transition))
+            self._validate_batch()
+        self._frames.append(b"".join([line for _, frames in batch for line in frames.lines()]))
+        self._transitions.append(b"".join([encode_line(transition) for transition, _ in batch]))
+        batch.clear()
+        self._handed_over_at = self._clock()
         if self._is_flushing:
             for file in self._open_files().values():
                 file.flush()
@@ -137,7 +147,7 @@ class EpisodeWriter:
 
     def finish(self, summary: Row) -> None:
         """Write the summary with the digests of all files, and close them."""
-        self._write_late_frames()
+        self.hand_over()
         files = {name: file.facts() for name, file in self._open_files().items()}
         files |= self._documents
         self._close(is_flushing=self._is_flushing)
@@ -146,19 +156,30 @@ class EpisodeWriter:
 
     def abandon(self) -> None:
         """Close the files without a summary, as a kill would leave them."""
-        self._late_frames.clear()
+        self._batch.clear()
         self._close(is_flushing=False)
 
-    def _write_late_frames(self) -> None:
-        if self._frames is not None and self._late_frames:
-            self._frames.append(b"".join(self._late_frames))
-            self._late_frames.clear()
+    def _validate_batch(self) -> None:
+        transitions = [transition for transition, _ in self._batch]
+        observations = [transition["observation"] for transition in transitions]
+        for transition in transitions:
+            # The same value was validated as the reset's, or as the next_observation of the line before.
+            if transition["observation"] is self._valid_observation:
+                transition["observation"] = None
+            self._valid_observation = transition["next_observation"]
+        rows = [row for _, frames in self._batch for row in frames.rows_to_validate()]
+        if not (self._are_transitions(transitions) and self._are_frames(rows)):
+            for name, row in [*(("transition", t) for t in transitions), *(("frame", r) for r in rows)]:
+                validate_row(name, row, where=f"a {name} that was to be written")
+        for transition, observation in zip(transitions, observations, strict=True):
+            transition["observation"] = observation
 
     def _open_files(self) -> dict[str, _AppendedFile]:
         files = {TRANSITIONS: self._transitions, FRAMES: self._frames, ARRAYS: self._arrays}
         return {name: file for name, file in files.items() if file is not None}
 
     def _close(self, *, is_flushing: bool) -> None:
+        atexit.unregister(self.hand_over)
         for file in self._open_files().values():
             file.close(is_flushing=is_flushing)
         self._transitions = self._frames = self._arrays = None
@@ -190,8 +211,8 @@ class _AppendedFile:
     def append(self, data: bytes) -> None:
         length = len(data)
         written = os.write(self._descriptor, data)
-        while written < length:  # a disk that fills up, or a write beyond 2 GiB
-            written += os.write(self._descriptor, data[written:])
+        if written != length:
+            _write_all(self._descriptor, data[written:])
         self._unhashed.append(data)
         self._unhashed_bytes += length
         if self._unhashed_bytes >= HASH_BATCH_BYTES:
@@ -398,13 +419,22 @@ def find_episodes(folder: Path) -> list[Path]:
 
 def write_atomically(path: Path, data: bytes, *, is_flushing: bool = False) -> None:
     """Write a file under a temporary name and rename it, so that it is whole or not there."""
-    temporary = path.with_name(f".{path.name}.part")
-    with temporary.open("xb") as stream:
-        stream.write(data)
-        stream.flush()
+    # System calls on plain strings: an episode of twenty decisions would notice the price of path objects.
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.part")  # noqa: PTH118
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        _write_all(descriptor, data)
         if is_flushing:
-            os.fsync(stream.fileno())
-    temporary.replace(path)
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)  # noqa: PTH105
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:  # a disk that fills up, or a write beyond 2 GiB, takes more than one round
+        data = data[os.write(descriptor, data) :]
 
 
 def digest_file(path: Path) -> Row:

@@ -16,7 +16,7 @@ from recorder.errors import UsageError
 from recorder.provenance import describe_fingerprint, describe_provenance
 from recorder.rebuild import describe_environment, require_rebuildable
 from recorder.records import FORMAT_VERSION, Row
-from recorder.simulator import ShowsRawFrames, choose_ram_source, open_ram_source
+from recorder.simulator import choose_ram_source, open_ram_source, shows_raw_frames
 from recorder.stepping import Stepper
 from recorder.storage import Durability, EpisodeWriter
 
@@ -40,9 +40,9 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         ...
     ```
 
-    Episodes become `out/episode-0000`, `out/episode-0001`, ... Every decision is on disk when `step` returns,
-    so nothing is lost when the process dies; leaving the `with` block, `close()` or the next `reset` writes
-    the summary of an episode that is still open.
+    Episodes become `out/episode-0000`, `out/episode-0001`, ... Whatever ends the process leaves whole lines, a
+    prefix that replays; leaving the `with` block, `close()` or the next `reset` writes the summary of an
+    episode that is still open.
 
     Args:
         env: What `gymnasium.make` returned, wrapped or not.
@@ -55,7 +55,8 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         info_keys: Info keys to record, where the environment gives them.
         policy: Name of the policy, or a mapping with `name` and whatever describes it.
         protocol: Any JSON mapping that belongs to the evidence; kept with its SHA-256.
-        durability: `"process"`: a kill loses nothing; `"power"`: a power cut loses nothing that was flushed.
+        durability: What a kill can lose: `"batch"`, at most 31 decisions of the last 5 ms; `"process"`, nothing;
+            `"power"`, nothing, and a power cut nothing either. See `storage.EpisodeWriter`.
         validate: Check every line against its schema before it is written.
         draw_seed: Draws the seed of a first `reset()` without one; operating system entropy by default.
 
@@ -76,7 +77,7 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         info_keys: Sequence[str] = (),
         policy: str | Mapping[str, Any] | None = None,
         protocol: Mapping[str, Any] | None = None,
-        durability: Durability = "process",
+        durability: Durability = "batch",
         validate: bool = True,
         draw_seed: Callable[[], int] = lambda: secrets.randbelow(SEED_LIMIT),
     ) -> None:
@@ -106,8 +107,6 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
             protocol=protocol,
         )
         self._is_hashing_rgb = is_hashing_rgb
-        # Without RAM, pictures and a clock of their own, raw frames repeat what the transitions say.
-        self._has_derived_frames = not (self._read_ram or is_hashing_rgb or isinstance(env.unwrapped, ShowsRawFrames))
         self._info_keys = tuple(info_keys)
         self._durability = durability
         self._is_validating = validate
@@ -144,7 +143,6 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
             folder,
             durability=self._durability,
             is_validating=self._is_validating,
-            has_derived_frames=self._has_derived_frames,
         )
         writer.write_manifest(
             {
@@ -285,7 +283,7 @@ def _describe_run(
     """The part of a manifest that all episodes of a run share."""
     distribution = environment["distribution"]
     simulator = env.unwrapped
-    publisher = simulator if isinstance(simulator, ShowsRawFrames) else None
+    publisher = simulator if shows_raw_frames(simulator) else None
     frame_rate = env.metadata.get("render_fps") if publisher is None else publisher.raw_frame_hz
     canonical = json.dumps(protocol, sort_keys=True, separators=(",", ":"), allow_nan=False) if protocol else None
     absent = None if is_hashing_rgb else f"pictures are not recorded with render mode {env.render_mode!r}"

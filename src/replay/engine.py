@@ -14,6 +14,7 @@ from recorder.rebuild import build_environment, trust_modules
 from recorder.records import ARRAYS, FRAMES, Row, encode_line
 from recorder.simulator import open_ram_source
 from recorder.stepping import Stepper
+from recorder.storage import BATCH_DECISIONS
 from replay.divergence import MISSING, ArraySources, Mismatch, Place, compare_rows
 from replay.evidence import Evidence
 from replay.verdict import Verdict
@@ -198,19 +199,16 @@ class Replay:
         return is_same
 
     def _judge_missing_frames(self, place: Place, torn: bytes | None) -> bool:
-        """A killed run may lack its last raw frames; any other may not."""
+        """Raw frames are written before their transition, so that none is missing, however a run ended."""
         self._has_frames = False
         if torn is not None:
             self._evidence.note_torn_tail(self._evidence.frames, torn)
-        if self._evidence.summary is None:
-            self.verdict.notes.append(f"{FRAMES} ends before raw frame {place.raw_frame} of decision {place.decision}")
-            return True
         return self._keep([Mismatch(place, "raw_frame", None, MISSING, place.raw_frame)])
 
     def _judge_surplus_frames(self, stepper: Stepper) -> None:
-        """Raw frames without their transition: the next decision's, if the run was interrupted between the two."""
+        """Raw frames without their transitions: those of one batch, if a kill came between the two writes."""
         evidence = self._evidence
-        surplus = 0
+        surplus: list[int] = []
         for line in evidence.frames:
             if not line.endswith(b"\n"):
                 evidence.note_torn_tail(evidence.frames, line)
@@ -218,15 +216,16 @@ class Replay:
             row = evidence.read_row("frame", evidence.frames, line)
             if row is None:
                 return
-            if evidence.summary is not None or any(self._ended) or row["decision"] != stepper.decisions:
-                place = Place("frame", stepper.decisions, stepper.raw_frames + surplus + 1)
-                self._keep([Mismatch(place, "raw_frame", None, row["raw_frame"], MISSING)])
+            number = stepper.raw_frames + len(surplus) + 1
+            is_of_batch = stepper.decisions <= row["decision"] < stepper.decisions + BATCH_DECISIONS
+            if evidence.summary is not None or any(self._ended) or row["raw_frame"] != number or not is_of_batch:
+                self._keep([Mismatch(Place("frame", stepper.decisions, number), "raw_frame", None, row, MISSING)])
                 return
-            surplus += 1
+            surplus.append(row["decision"])
         if surplus:
             self.verdict.notes.append(
-                f"{FRAMES} holds {surplus} raw frames of decision {stepper.decisions}, "
-                "which the interrupted run did not complete"
+                f"{FRAMES} ends with {len(surplus)} raw frames of decisions {surplus[0]} to {surplus[-1]}, "
+                "whose transitions the interrupted run did not write"
             )
 
     def _compare_line(self, place: Place, line: bytes, replayed: Row) -> bool:
