@@ -24,7 +24,7 @@ bench: $(STAMP)
 
 # Needs uv; writes no host name into the file.
 lock:
-	uv pip compile --universal --generate-hashes --no-header --no-emit-index-url --no-annotate \
+	uv pip compile --universal --generate-hashes --no-header --no-annotate \
 	  --python-version 3.11 --all-extras --group dev pyproject.toml -o requirements.lock
 
 $(STAMP): requirements.lock pyproject.toml

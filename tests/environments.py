@@ -365,7 +365,8 @@ class ReusedBufferEnv(gymnasium.Env):
         self._count += 1
         self._buffer += action[0]
         action[0] = 99.0
-        return self._returned, self._buffer[0], self._count >= 5, False, self._info
+        reward = self._buffer[:1].reshape(())
+        return self._returned, reward, self._count >= 5, False, self._info
 
 
 def make_reused_buffer(is_nested=False):
@@ -479,7 +480,7 @@ def make_another(**_):
     return CountingEnv()
 
 
-def make_text():
+def make_text(**_):
     """A factory that builds no environment."""
     return "an environment"
 

@@ -130,7 +130,7 @@ def test_a_torn_tail_is_named_with_its_offset_and_the_prefix_verifies(run_folder
     said = capsys.readouterr().out
     offset = sum(map(len, whole[:5]))
     assert f"transitions.jsonl has a torn tail of 20 bytes from byte {offset}" in said
-    assert "1 raw frames of decision 5" in said
+    assert "1 raw frames of decisions 5 to 5" in said
     assert "replayed 5 decisions" in said
 
 

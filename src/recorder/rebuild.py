@@ -303,7 +303,7 @@ def _importable_name(entry_point: object, env_id: str) -> str:
 
 def _refuse_main(entry_point: str) -> None:
     module, _, name = entry_point.partition(":")
-    if module == "__main__" or not name:
+    if module in {"", "__main__"} or not name:
         message = (
             f"{entry_point} cannot be imported by a replay: put it into a module of its own "
             "and name it as 'module:function'"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 
 from recorder.encoding import ArrayStore, encode_value
 from recorder.errors import CannotRunError, EncodingError
@@ -79,7 +81,7 @@ class Stepper:
         row = {
             "observation": self._observation,
             "info": self._spell_info(info),
-            "ram": None if self._read_ram is None else spell_ram(self._read_ram()),
+            "ram": None if self._read_ram is None else spell_ram(_require_bytes(self._read_ram())),
             "rgb_sha256": self._take_picture() if self._is_rendering else None,
         }
         if self._keeper is not None:
@@ -97,6 +99,8 @@ class Stepper:
         Raises:
             EncodingError: The action, observation, reward or a kept info value has no exact spelling.
         """
+        if prediction is not None:
+            prediction = _copy_prediction(prediction)
         # Spelled before the step: the environment may write into the action it is given.
         try:
             spelled_action = encode_value(action, self._arrays)
@@ -111,15 +115,19 @@ class Stepper:
         try:
             next_observation = encode_value(observation, self._arrays)
             spelled_reward = encode_value(reward)
+            float(reward)
         except EncodingError as error:
             raise error.inside("observation or reward") from None
+        except (TypeError, ValueError):
+            problem = f"{spelled_reward} is not one number"
+            raise EncodingError(problem, ("reward",)) from None
         if self._keeper is not None:
             kept = self._keeper.take_raw_frames()
         elif self._publisher is None:
             ram = b"" if self._read_ram is None else self._read_ram()
             if self._is_rendering:
                 pictures.append(self._take_picture())
-            kept.append((reward, terminated, truncated, ram))
+            kept.append((_keep_reward(reward), terminated, truncated, ram))
         if not kept:
             message = f"{self._env.unwrapped} published no raw frame during a step"
             raise CannotRunError(message)
@@ -127,7 +135,6 @@ class Stepper:
         self.frames = frames = DecisionFrames(
             decision, self.raw_frames + 1, spelled_action, kept, self._has_ram, pictures
         )
-        self.raw_frames += len(kept)
         self.transition = {
             "decision": decision,
             "observation": self._observation,
@@ -142,7 +149,9 @@ class Stepper:
             "truncated": truncated,
             "info": self._spell_info(info) if self._info_keys else {},
         }
+        # Counted when nothing can fail any more: a decision that is not written must not be in the totals.
         self._observation = next_observation
+        self.raw_frames += len(kept)
         self.decisions = decision + 1
         return observation, reward, terminated, truncated, info
 
@@ -156,7 +165,7 @@ class Stepper:
     def _on_raw_frame(self, reward: float | None, terminated: bool, truncated: bool) -> None:
         """Only keep what is there now; it is spelled when the decision is over."""
         ram = b"" if self._read_ram is None else self._read_ram()
-        self._kept.append((reward, terminated, truncated, ram))
+        self._kept.append((_keep_reward(reward), terminated, truncated, ram))
         if self._is_rendering:
             self._pictures.append(self._take_picture())
 
@@ -173,6 +182,33 @@ class Stepper:
 
     def _spell_info(self, info: dict[str, Any]) -> Row:
         return {key: _spell(f"info[{key!r}]", info[key], self._arrays) for key in self._info_keys if key in info}
+
+
+def _copy_prediction(prediction: Row) -> Row:
+    """The JSON object that will be written, apart from the one that the policy holds on to."""
+    try:
+        json.dumps(prediction, allow_nan=False)  # orjson would write NaN as null without a word
+        copy = orjson.loads(orjson.dumps(prediction))
+    except (TypeError, ValueError, RecursionError) as error:
+        problem = f"it is not strict JSON ({error})"
+        raise EncodingError(problem, ("prediction",)) from None
+    if not isinstance(copy, dict):
+        problem = f"it is a {type(prediction).__name__}, not a JSON object"
+        raise EncodingError(problem, ("prediction",))
+    return copy
+
+
+def _keep_reward(reward: Any) -> Any:  # noqa: ANN401
+    """A reward that no buffer can change any more."""
+    return reward.copy() if reward.__class__ is np.ndarray else reward
+
+
+def _require_bytes(state: bytes) -> bytes:
+    """State of another type may be a buffer that the simulator reuses."""
+    if type(state) is not bytes:
+        message = f"the RAM source returned {type(state).__name__}, not bytes"
+        raise CannotRunError(message)
+    return state
 
 
 def _spell(what: str, value: Any, arrays: ArrayStore | None) -> JsonValue:  # noqa: ANN401

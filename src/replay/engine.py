@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from recorder.encoding import decode_value, encode_value
-from recorder.errors import DamagedError, RecorderError, VersionError
+from recorder.errors import CannotRunError, DamagedError, EncodingError, RecorderError, VersionError
 from recorder.provenance import compare_fingerprint
 from recorder.rebuild import build_environment, trust_modules
 from recorder.records import ARRAYS, FRAMES, Row, encode_line
@@ -119,16 +119,16 @@ class Replay:
         """Reset and compare; say whether the environment can be stepped and nothing diverged yet."""
         place = Place("reset")
         recorded = self._evidence.read_reset()
+        raised_then = self._evidence.summary["error_type"] if recorded is None and self._evidence.ended_in_reset else None
         asked = self.manifest["reset"]
         try:
             _, _, replayed = stepper.reset(asked["seed"], decode_value(asked["options"]))
-        except RecorderError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever the environment raises is what the replay gave
-            if recorded is None and self._evidence.ended_in_reset:
-                self.verdict.notes.append(f"the reset raised {type(error).__name__}, as it did in the recording")
-                return False
-            return self._keep_exception(place, error)
+        except Exception as error:
+            if isinstance(error, RecorderError) and not isinstance(error, EncodingError):
+                raise
+            return self._keep_exception(place, error, raised_then)
+        if raised_then is not None:
+            return self._keep([Mismatch(place, "exception", None, raised_then, MISSING)])
         if recorded is None:
             return True
         self.verdict.count_reset(replayed)
@@ -162,9 +162,9 @@ class Replay:
         self._fresh_arrays.forget()
         try:
             _, reward, terminated, truncated, _ = stepper.step(action, prediction)
-        except RecorderError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever the environment raises is what the replay gave
+        except Exception as error:
+            if isinstance(error, RecorderError) and not isinstance(error, EncodingError):
+                raise
             return self._keep_exception(place, error)
         self._ended = (terminated, truncated)
         self.verdict.total_reward += float(reward)
@@ -268,8 +268,14 @@ class Replay:
             kept += mismatches
         return not mismatches
 
-    def _keep_exception(self, place: Place, error: Exception) -> bool:
-        return self._keep([Mismatch(place, "exception", None, None, f"{type(error).__name__}: {error}")])
+    def _keep_exception(self, place: Place, error: Exception, raised_then: str | None = None) -> bool:
+        """What the environment raises is what the replay gave; it never lets the replay go on."""
+        name = type(error).__name__
+        if name == raised_then:
+            self.verdict.notes.append(f"the reset raised {name}, as it did in the recording")
+        else:
+            self._keep([Mismatch(place, "exception", None, raised_then, f"{name}: {error}")])
+        return False
 
 
 class _FreshArrays:
