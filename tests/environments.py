@@ -4,6 +4,7 @@ The first half behaves well; the second half misbehaves on purpose, each class i
 """
 
 import hashlib
+import math
 import random
 
 import gymnasium
@@ -170,11 +171,16 @@ def make_counting(**kwargs):
     return CountingEnv(**kwargs)
 
 
-class FallingEnv(gymnasium.Env):
-    """A ball thrown upwards under `gravity`; its state is one float64 array, its observation float32.
+class RotorEnv(gymnasium.Env):
+    """A rotor kicked once a decision: the standard map, in which one ulp of the constant grows until it shows.
 
-    Info: `speed` (np.float64), `label` (str), `path` (array beyond a line) and, in odd decisions only, `odd` (bool).
-    Reset options: `height` (float).
+    Its state is one float64 array (angle and momentum, in radians), its observation the same in float32. Info: `speed` (np.float64),
+    `label` (str), `path` (array beyond a line) and, in odd decisions only, `odd` (bool). Reset options: `angle`
+    (float).
+
+    Args:
+        gravity: Strength of a kick; 9.81 forgets its beginning in about twelve decisions.
+        steps: After how many decisions it terminates.
     """
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -188,17 +194,17 @@ class FallingEnv(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        height = (options or {}).get("height", 10.0)
-        self.state = self.np_random.uniform(-0.05, 0.05, 2) + (height, 5.0)
+        angle = (options or {}).get("angle", 1.0)
+        self.state = self.np_random.uniform(-0.05, 0.05, 2) + (angle, 0.5)
         self.count = 0
         return self._observe(), self._tell()
 
     def step(self, action):
-        height, speed = self.state
-        speed += float(action[0]) - self._gravity * 0.02
-        self.state = np.array([height + speed * 0.02, speed])
+        angle, momentum = self.state.tolist()
+        momentum = (momentum + self._gravity * math.sin(angle) + 0.01 * float(action[0])) % math.tau
+        self.state = np.array([(angle + momentum) % math.tau, momentum])
         self.count += 1
-        return self._observe(), float(height), self.count >= self._steps, False, self._tell()
+        return self._observe(), round(angle, 6), self.count >= self._steps, False, self._tell()
 
     def _observe(self):
         return self.state.astype(np.float32)
@@ -208,18 +214,18 @@ class FallingEnv(gymnasium.Env):
         return {**told, "odd": True} if self.count % 2 else told
 
 
-def make_falling(gravity=9.81, steps=20):
-    return FallingEnv(gravity, steps)
-
-
-def falling_state(env):
-    """A RAM source of `module:function` kind."""
-    return env.state.tobytes() + bytes([env.count])
+def make_rotor(gravity=9.81, steps=20):
+    return RotorEnv(gravity, steps)
 
 
 def cart_state(env):
     """A RAM source for Gymnasium's CartPole."""
     return np.asarray(env.state).tobytes()
+
+
+def long_state(env):
+    """A RAM source whose state is longer than a line holds."""
+    return env.state.tobytes() + bytes(4984)
 
 
 def text_state(env):

@@ -15,7 +15,7 @@ from environments import (
     BIT_NAMES,
     SPACE_NAMES,
     CountingEnv,
-    FallingEnv,
+    RotorEnv,
     FillingWrapper,
     FragileEnv,
     ReusedBufferEnv,
@@ -374,13 +374,13 @@ def test_a_seed_that_is_none_is_refused_before_anything_is_written(seed, tmp_pat
 
 
 def test_reset_options_are_recorded_with_their_types_and_replayed(tmp_path):
-    options = {"height": np.float32(3.3), "unused": {"nested": (1, None), "big": np.arange(400)}}
+    options = {"angle": np.float32(3.3), "unused": {"nested": (1, None), "big": np.arange(400)}}
     first, second = (
-        record_factory("make_falling", tmp_path / name, decisions=4, options=given)[0]
+        record_factory("make_rotor", tmp_path / name, decisions=4, options=given)[0]
         for name, given in (("with", options), ("without", None))
     )
     recorded = decode_value(read(first, "manifest.json")["reset"]["options"])
-    assert type(recorded["height"]) is np.float32
+    assert type(recorded["angle"]) is np.float32
     assert recorded["unused"]["nested"] == (1, None)
     assert recorded["unused"]["big"].tolist() == list(range(400))
     assert (first / "reset.json").read_bytes() != (second / "reset.json").read_bytes()
@@ -399,7 +399,7 @@ def test_an_option_without_a_spelling_is_refused_before_anything_is_written(tmp_
 
 def test_info_keys_are_recorded_where_they_are_given_and_compared(tmp_path):
     keys = ["speed", "label", "path", "odd", "never there"]
-    (folder,) = record_factory("make_falling", tmp_path / "run", decisions=4, info_keys=keys)
+    (folder,) = record_factory("make_rotor", tmp_path / "run", decisions=4, info_keys=keys)
     rows = lines(folder, "transitions.jsonl")
     assert read(folder, "manifest.json")["info_keys"] == keys
     assert [row["info"]["label"] for row in rows] == ["at 1", "at 2", "at 3", "at 4"]
@@ -416,10 +416,10 @@ def test_info_that_nobody_asked_for_needs_no_spelling(tmp_path):
 
 
 def test_state_of_numpy_attributes_is_ram(tmp_path):
-    (folder,) = record_factory("make_falling", tmp_path / "run", decisions=4, ram="numpy:state,count")
-    env = FallingEnv()
+    (folder,) = record_factory("make_rotor", tmp_path / "run", decisions=4, ram="numpy:state,count")
+    env = RotorEnv()
     env.reset(seed=0)
-    actions = drawn_actions(FallingEnv(), 7)
+    actions = drawn_actions(RotorEnv(), 7)
     for frame in lines(folder, "frames.jsonl"):
         env.step(next(actions))
         assert frame["ram"] == env.state.tobytes().hex() + np.asarray(env.count).tobytes().hex()
@@ -464,13 +464,13 @@ def test_state_from_a_function_is_ram_and_runs_in_a_replay_only_if_trusted(tmp_p
 )
 def test_a_ram_source_that_is_not_there_is_refused_before_anything_is_written(source, error, words, tmp_path):
     with pytest.raises(error, match=words):
-        record_factory("make_falling", tmp_path / "run", ram=source)
+        record_factory("make_rotor", tmp_path / "run", ram=source)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_ram_function_that_returns_no_bytes_is_refused_at_the_reset(tmp_path):
     with pytest.raises(CannotRunError, match="str"):
-        record_factory("make_falling", tmp_path / "run", ram="environments:text_state")
+        record_factory("make_rotor", tmp_path / "run", ram="environments:text_state")
 
 
 def test_why_ram_and_pictures_are_absent_stands_in_the_manifest(tmp_path):
@@ -546,8 +546,8 @@ def test_a_reused_buffer_is_recorded_as_it_was_when_it_was_returned(is_nested, t
 
 
 def test_a_policy_that_writes_into_what_it_was_given_changes_no_record(tmp_path):
-    env = FallingEnv()
-    with RecordEpisode(env, tmp_path / "run", factory="environments:make_falling", policy="vandal") as recorder:
+    env = RotorEnv()
+    with RecordEpisode(env, tmp_path / "run", factory="environments:make_rotor", policy="vandal") as recorder:
         observation, _ = recorder.reset(seed=0)
         for _ in range(4):
             prediction = {"why": ["because"]}
@@ -601,9 +601,9 @@ def test_statistics_that_a_wrapper_gathers_begin_anew_with_the_replay(tmp_path):
 
 
 def test_a_wrapper_around_a_factory_goes_into_the_factory(tmp_path):
-    env = wrappers.TimeLimit(FallingEnv(), 5)
-    with pytest.raises(NotRebuildableError, match="wrappers TimeLimit < FallingEnv became FallingEnv"):
-        record(env, tmp_path / "run", factory="environments:make_falling")
+    env = wrappers.TimeLimit(RotorEnv(), 5)
+    with pytest.raises(NotRebuildableError, match="wrappers TimeLimit < RotorEnv became RotorEnv"):
+        record(env, tmp_path / "run", factory="environments:make_rotor")
     assert not (tmp_path / "run").exists()
 
 
@@ -631,7 +631,7 @@ def test_a_wrapper_that_keeps_no_arguments_is_refused_with_the_next_step(tmp_pat
 
 
 def test_an_argument_without_a_spelling_is_refused_with_its_name(tmp_path):
-    refuse(FallingEnv(), tmp_path, "'gravity'", factory="environments:make_falling", factory_kwargs={"gravity": {1}})
+    refuse(RotorEnv(), tmp_path, "'gravity'", factory="environments:make_rotor", factory_kwargs={"gravity": {1}})
 
 
 @pytest.fixture
@@ -667,21 +667,21 @@ def test_a_registered_environment_of_ones_own_is_recorded_and_replayed_where_it_
 @pytest.mark.parametrize(
     ("factory", "words"),
     [
-        ("environments:make_another", "wrappers FallingEnv became CountingEnv"),
+        ("environments:make_another", "wrappers RotorEnv became CountingEnv"),
         ("environments:make_text", "returned str, not a gymnasium.Env"),
         ("environments:make_nothing", "make_nothing"),
         ("environments:", "cannot be imported"),
         ("environments", "cannot be imported"),
-        (":make_falling", "cannot be imported"),
+        (":make_rotor", "cannot be imported"),
         ("", "cannot be imported"),
         ("no_such_module_anywhere:make", "no module no_such_module_anywhere"),
         ("environments.inner:make", "environments.inner"),
-        ("__main__:make_falling", "module of its own"),
+        ("__main__:make_rotor", "module of its own"),
         ("environments:make_space_env", "unexpected keyword|could not build"),
     ],
 )
 def test_a_factory_that_builds_nothing_or_something_else_is_refused(factory, words, tmp_path):
-    refuse(FallingEnv(2.0), tmp_path, words, factory=factory, factory_kwargs={"gravity": 2.0})
+    refuse(RotorEnv(2.0), tmp_path, words, factory=factory, factory_kwargs={"gravity": 2.0})
 
 
 def test_a_factory_with_another_space_is_refused(tmp_path):
@@ -695,7 +695,7 @@ def test_an_output_folder_that_exists_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "file"):
         (tmp_path / "file").touch()
         with pytest.raises(UsageError, match="exists already"):
-            record_factory("make_falling", path)
+            record_factory("make_rotor", path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -747,7 +747,7 @@ def test_code_that_a_manifest_names_does_not_run_unasked(way, entry_point, tmp_p
 
 
 def test_trusting_one_module_does_not_trust_another_of_a_similar_name(tmp_path):
-    (folder,) = record_factory("make_falling", tmp_path / "run", decisions=2)
+    (folder,) = record_factory("make_rotor", tmp_path / "run", decisions=2)
     for trust in ([], ["environment"], ["environments.inner"], ["environmentsx"], [""]):
         with pytest.raises(UntrustedCodeError, match="--trust environments"):
             replay_episode(folder, trust=trust)

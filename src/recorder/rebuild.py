@@ -126,7 +126,10 @@ def build_environment(
     factory = described["factory"]
     if factory is not None:
         return _build_from_factory(factory, is_trusted=is_trusted, render_mode=render_mode)
-    spec = _read_spec(described["spec"])
+    try:
+        spec = _read_spec(described["spec"])
+    except gymnasium.error.Error as error:
+        raise _unknown(described["spec"]["id"], error) from error
     if spec.id.startswith(NAMESPACE):
         register_atari()
     _refuse_untrusted(spec, is_trusted)

@@ -303,20 +303,13 @@ class LineStream:
         self.digest = StreamDigest()
         self._lines = self._read()
 
-    def __iter__(self) -> LineStream:
-        """Itself: a stream is read once."""
-        return self
-
-    def __next__(self) -> bytes:
-        """The next line.
+    def __iter__(self) -> Iterator[bytes]:
+        """The lines that were not read yet; a stream is read once.
 
         Raises:
             DamagedError: A line is longer than any honest one.
         """
-        line = next(self._lines)
-        self.number += 1
-        self.offset += len(line)
-        return line
+        return self._lines
 
     def drain(self) -> None:
         """Read the rest for its digest only."""
@@ -333,11 +326,15 @@ class LineStream:
                 pieces = (rest + chunk).split(b"\n")
                 rest = pieces.pop()
                 for piece in pieces:
+                    self.number += 1
+                    self.offset += len(piece) + 1
                     yield piece + b"\n"
                 if len(rest) > LINE_LIMIT_BYTES:
                     message = f"{self.path} line {self.number + 1} is longer than {LINE_LIMIT_BYTES} bytes"
                     raise DamagedError(message)
         if rest:
+            self.number += 1
+            self.offset += len(rest)
             yield rest
 
 

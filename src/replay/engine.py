@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from recorder.encoding import decode_value, encode_value
-from recorder.errors import CannotRunError, DamagedError, EncodingError, RecorderError, VersionError
+from recorder.errors import (
+    CannotRunError,
+    DamagedError,
+    EncodingError,
+    RecorderError,
+    UntrustedCodeError,
+    UsageError,
+    VersionError,
+)
 from recorder.provenance import compare_fingerprint
-from recorder.rebuild import build_environment, trust_modules
+from recorder.rebuild import build_environment, trust_modules, wrapper_names
 from recorder.records import ARRAYS, FRAMES, Row, encode_line
 from recorder.simulator import open_ram_source
 from recorder.stepping import Stepper
@@ -30,6 +39,9 @@ if TYPE_CHECKING:
 
 # End reasons that the flags of the last transition decide.
 _FLAG_ENDS = ("terminated", "truncated")
+
+# What ends a recording from outside, so that the replay has no reason to meet it.
+_INTERRUPTIONS = ("KeyboardInterrupt", "SystemExit")
 
 
 class Replay:
@@ -61,14 +73,23 @@ class Replay:
         self._evidence = Evidence(folder, self.verdict)
         self.manifest = self._evidence.manifest
         self._is_trusted = trust_modules(trust)
-        self.env = build_environment(self.manifest["environment"], is_trusted=self._is_trusted, render_mode=render_mode)
+        self._check_protocol()
+        try:
+            self.env = build_environment(
+                self.manifest["environment"], is_trusted=self._is_trusted, render_mode=render_mode
+            )
+        except CannotRunError as error:
+            raise self._blame_damage(error) from error
         self.verdict.differences = compare_fingerprint(self.manifest["fingerprint"])
         if self.verdict.is_under_other_versions and not allow_other_versions:
             self.env.close()
-            raise VersionError(_refuse_versions(self.verdict.differences))
+            raise self._blame_damage(VersionError(_refuse_versions(self.verdict.differences)))
+        # Texts of other releases may differ, and another render mode is no wish of the episode.
+        self._is_environment_comparable = render_mode is None and not self.verdict.is_under_other_versions
         self._fresh_arrays = _FreshArrays()
         self._arrays = ArraySources(self._evidence.arrays, self._fresh_arrays)
         self._has_frames = True
+        self._are_arrays_sound = True
         self._ended = (False, False)
 
     def run(
@@ -86,17 +107,48 @@ class Replay:
         """
         try:
             stepper = self._open_stepper(frame_sink)
-            if self._replay_reset(stepper):
+            if self._compare_environment() and self._replay_reset(stepper):
                 self._replay_decisions(stepper, line_sink, decisions)
             self.verdict.decisions, self.verdict.raw_frames = stepper.decisions, stepper.raw_frames
             if decisions is None:
                 self._evidence.judge_files()
                 if not self.verdict.mismatches:
                     self._compare_totals()
+                    self._note_surplus_arrays()
+        except (CannotRunError, UsageError) as error:
+            raise self._blame_damage(error) from error
         finally:
             self._evidence.arrays.close()
             self.env.close()
         return self.verdict
+
+    def _blame_damage(self, error: RecorderError) -> RecorderError:
+        """What an edited manifest asks for is damage, and nobody's request; untrusted code is refused as such."""
+        if self.verdict.faults and not isinstance(error, UntrustedCodeError):
+            return DamagedError("; ".join([*self.verdict.faults, str(error)]))
+        return CannotRunError(str(error)) if isinstance(error, UsageError) else error
+
+    def _check_protocol(self) -> None:
+        protocol, stated = self.manifest["protocol"], self.manifest["protocol_sha256"]
+        canonical = json.dumps(protocol, sort_keys=True, separators=(",", ":")).encode()
+        found = hashlib.sha256(canonical).hexdigest() if protocol else None
+        if found != stated:
+            self.verdict.faults.append(f"protocol_sha256 says {stated}, the protocol has {found}")
+
+    def _compare_environment(self) -> bool:
+        """Compare what was built with what the manifest says was recorded; say whether it is the same."""
+        if not self._is_environment_comparable:
+            return True
+        env, described = self.env, self.manifest["environment"]
+        built = {
+            "id": env.spec.id if env.spec is not None else None,
+            "wrappers": wrapper_names(env),
+            "render_mode": env.render_mode,
+            "observation_space": str(env.observation_space),
+            "action_space": str(env.action_space),
+        }
+        stated = {field: value for field, value in built.items() if field in described}
+        return self._keep(compare_rows(Place("manifest"), described, stated, self._arrays))
 
     def _open_stepper(self, frame_sink: FrameSink | None) -> Stepper:
         channels = self.manifest["channels"]
@@ -127,12 +179,15 @@ class Replay:
             if isinstance(error, RecorderError) and not isinstance(error, EncodingError):
                 raise
             return self._keep_exception(place, error, raised_then)
-        if raised_then is not None:
+        if raised_then is not None and raised_then not in _INTERRUPTIONS:
             return self._keep([Mismatch(place, "exception", None, raised_then, MISSING)])
         if recorded is None:
             return True
         self.verdict.count_reset(replayed)
-        return self._keep(compare_rows(place, recorded, replayed, self._arrays))
+        is_same = self._keep(compare_rows(place, recorded, replayed, self._arrays))
+        if recorded == replayed:
+            self._check_arrays()
+        return is_same
 
     def _replay_decisions(self, stepper: Stepper, line_sink: LineSink | None, decisions: int | None) -> None:
         evidence = self._evidence
@@ -151,11 +206,16 @@ class Replay:
             if any(self._ended):
                 self._keep([Mismatch(place, "decision", None, recorded.get("decision"), MISSING)])
                 return
-            if not self._step(stepper, place, action, recorded.get("prediction")):
+            prediction = recorded.get("prediction")
+            # Anything but an object breaks the schema, which comparing the line finds.
+            if not self._step(stepper, place, action, prediction if isinstance(prediction, dict) else None):
                 return
-            is_same = encode_line(stepper.transition) == line or self._compare_line(place, line, stepper.transition)
+            is_equal = encode_line(stepper.transition) == line
+            is_same = is_equal or self._compare_line(place, line, stepper.transition)
             if not self._replay_frames(stepper, line_sink) or not is_same:
                 return
+            if is_equal:
+                self._check_arrays()
         self._judge_surplus_frames(stepper)
 
     def _step(self, stepper: Stepper, place: Place, action: Any, prediction: Row | None) -> bool:  # noqa: ANN401
@@ -174,7 +234,7 @@ class Replay:
         try:
             recorded = orjson.loads(line)
             return recorded, decode_value(recorded["action"], self._evidence.arrays)
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        except (orjson.JSONDecodeError, KeyError, TypeError, DamagedError) as error:
             where = self._evidence.where(self._evidence.transitions, line)
             message = f"{where} holds no action that can be read: {type(error).__name__}: {error}"
             raise DamagedError(message) from error
@@ -187,7 +247,7 @@ class Replay:
                 line_sink(fresh)
             if not self._has_frames or not is_same:
                 continue
-            line = next(self._evidence.frames, None)
+            line = next(iter(self._evidence.frames), None)
             if line != fresh:
                 frame = frames.row(index)
                 place = Place("frame", frame["decision"], frame["raw_frame"])
@@ -233,6 +293,23 @@ class Replay:
         stream = evidence.transitions if place.record == "transition" else evidence.frames
         recorded = evidence.read_row(place.record, stream, line)
         return recorded is not None and self._keep(compare_rows(place, recorded, replayed, self._arrays))
+
+    def _check_arrays(self) -> None:
+        """Hold the side file against the arrays of a line that is equal; one fault is enough for a file."""
+        if not self._are_arrays_sound:
+            return
+        try:
+            for entry, data in self._fresh_arrays.latest():
+                self._evidence.arrays.get(entry, len(data))
+        except DamagedError as error:
+            self._are_arrays_sound = False
+            self.verdict.faults.append(str(error))
+
+    def _note_surplus_arrays(self) -> None:
+        path = self._evidence.folder / ARRAYS
+        surplus = path.stat().st_size - self._fresh_arrays.length_bytes if path.is_file() else 0
+        if surplus > 0:
+            self.verdict.not_checked.append(f"{surplus} bytes of {ARRAYS} that no line refers to")
 
     def _compare_totals(self) -> None:
         summary, verdict = self._evidence.summary, self.verdict
@@ -282,17 +359,21 @@ class _FreshArrays:
     """Digests of the arrays that a replay makes; keeps only the latest, for comparing elements."""
 
     def __init__(self) -> None:
-        self._offset = 0
-        self._latest: dict[int, bytes] = {}
+        self.length_bytes = 0
+        self._latest: dict[int, tuple[Row, bytes]] = {}
 
     def put(self, data: bytes) -> Row:
-        entry = {"file": ARRAYS, "offset": self._offset, "sha256": hashlib.sha256(data).hexdigest()}
-        self._latest[self._offset] = data
-        self._offset += len(data)
+        entry = {"file": ARRAYS, "offset": self.length_bytes, "sha256": hashlib.sha256(data).hexdigest()}
+        self._latest[self.length_bytes] = entry, data
+        self.length_bytes += len(data)
         return entry
 
     def get(self, entry: Row, length_bytes: int) -> bytes:
-        return self._latest[entry["offset"]][:length_bytes]
+        return self._latest[entry["offset"]][1][:length_bytes]
+
+    def latest(self) -> list[tuple[Row, bytes]]:
+        """The arrays of the last decision, each as a line refers to it and its bytes."""
+        return list(self._latest.values())
 
     def forget(self) -> None:
         """Drop the arrays of the last decision."""

@@ -1,0 +1,249 @@
+"""Measure what recording and replaying cost against the bare environment, in one run.
+
+Bare, recorded, replayed and (where it is installed) Minari's DataCollector take turns, five times each, over the
+same actions; medians are printed. Peak memory is that of a process of its own.
+
+Usage: python scripts/measure_overhead.py [--decisions N] [--repeats N] [--only NAME] [--json] [--no-memory]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from recorder import RecordEpisode
+from replay.engine import replay_episode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Environment = gym.Env[Any, Any]
+    Choose = Callable[[int, Any], Any]
+
+MEMORY_DECISIONS = 200_000
+FILES_CREATED = 200
+LEFT, RIGHT = np.int64(0), np.int64(1)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One environment under one fixed way of acting.
+
+    Attributes:
+        name: As the table shows it.
+        env_id: For `gymnasium.make`.
+        make_policy: Makes a function from decision number and observation to an action.
+        decisions: How many a repetition takes, in units of the command line's.
+    """
+
+    name: str
+    env_id: str
+    make_policy: Callable[[], Choose]
+    decisions: float
+
+
+def balance() -> Choose:
+    """CartPole's pole stays up for the whole 500 decisions."""
+    return lambda _, o: RIGHT if o[2] + 0.5 * o[3] + 0.05 * o[0] + 0.1 * o[1] > 0 else LEFT
+
+
+def toss() -> Choose:
+    """CartPole at random: episodes of about 22 decisions, so that starting them is what costs."""
+    actions = np.random.default_rng(0).integers(0, 2, 4096)
+    return lambda number, _: actions[number % 4096]
+
+
+def seek_block() -> Choose:
+    """Push-T in contact: towards random places around the block."""
+    spread = np.random.default_rng(0).uniform(-60, 60, (4096, 2))
+
+    def act(number: int, observation: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        target = observation[2:4] + spread[number % 4096]
+        return np.clip((target - observation[:2]) / 100, -1, 1).astype(np.float32)
+
+    return act
+
+
+WORKS = (
+    Work("CartPole-v1, 500 decisions an episode", "CartPole-v1", balance, 1.0),
+    Work("CartPole-v1, 22 decisions an episode", "CartPole-v1", toss, 0.25),
+    Work("recorder/LewmPushT-v1, 10 raw frames a decision", "recorder/LewmPushT-v1", seek_block, 0.1),
+)
+
+
+def play(env: Environment, choose: Choose, decisions: int) -> float:
+    """Seconds for so many decisions, resets included; the same loop for every way."""
+    observation, _ = env.reset(seed=0)
+    started = time.perf_counter()
+    for number in range(decisions):
+        observation, _, terminated, truncated, _ = env.step(choose(number, observation))
+        if terminated or truncated:
+            observation, _ = env.reset()
+    return time.perf_counter() - started
+
+
+def play_bare(work: Work, decisions: int) -> float:
+    """The environment as `gymnasium.make` gives it."""
+    return play(gym.make(work.env_id), work.make_policy(), decisions)
+
+
+def play_recorded(work: Work, decisions: int, out: Path) -> float:
+    """The same with `RecordEpisode`, validating every line, up to the last summary."""
+    with RecordEpisode(gym.make(work.env_id), out) as env:
+        seconds = play(env, work.make_policy(), decisions)
+        started = time.perf_counter()
+    return seconds + time.perf_counter() - started
+
+
+def play_collected(work: Work, decisions: int, folder: Path) -> float:
+    """The same with Minari's DataCollector, up to the dataset on disk: nothing is kept before."""
+    import minari  # noqa: PLC0415 - optional
+
+    os.environ["MINARI_DATASETS_PATH"] = str(folder)
+    env = minari.DataCollector(gym.make(work.env_id))
+    seconds = play(env, work.make_policy(), decisions)
+    started = time.perf_counter()
+    env.create_dataset(dataset_id="measure/overhead-v0", algorithm_name="none", author="none", author_email="none")
+    seconds += time.perf_counter() - started
+    env.close()
+    return seconds
+
+
+def replay_all(out: Path) -> float:
+    """Seconds for replaying every episode of a run, reading and comparing everything."""
+    started = time.perf_counter()
+    for episode in sorted(out.iterdir()):
+        replay_episode(episode).raise_unless_verified()
+    return time.perf_counter() - started
+
+
+def measure(work: Work, decisions: int, repeats: int, folder: Path) -> dict[str, Any]:
+    """Medians of alternating repetitions, per decision."""
+    has_minari = importlib.util.find_spec("minari") is not None
+    taken: dict[str, list[float]] = {"bare": [], "recorded": [], "replayed": [], "minari": []}
+    bytes_a_decision = episodes = 0.0
+    play_bare(work, decisions // 10 + 1)  # warm up
+    for number in range(repeats):
+        out = folder / f"run-{number}"
+        taken["bare"].append(play_bare(work, decisions))
+        taken["recorded"].append(play_recorded(work, decisions, out))
+        taken["replayed"].append(replay_all(out))
+        if has_minari:
+            taken["minari"].append(play_collected(work, decisions, folder / f"minari-{number}"))
+        bytes_a_decision = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / decisions
+        episodes = len(list(out.iterdir()))
+        shutil.rmtree(out)
+    median = {way: statistics.median(seconds) for way, seconds in taken.items() if seconds}
+    return {
+        "work": work.name,
+        "decisions": decisions,
+        "episodes": episodes,
+        "steps_per_s": {way: decisions / seconds for way, seconds in median.items()},
+        "recorded_over_bare": median["recorded"] / median["bare"],
+        "replayed_over_recorded": median["replayed"] / median["recorded"],
+        "minari_over_bare": median["minari"] / median["bare"] if has_minari else None,
+        "overhead_us_per_decision": (median["recorded"] - median["bare"]) / decisions * 1e6,
+        "bytes_per_decision": bytes_a_decision,
+    }
+
+
+def measure_memory(decisions: int, folder: Path) -> dict[str, float]:
+    """Peak memory in MB of a bare and of a recorded run, each in its own process."""
+    peaks = {}
+    for way in ("bare", "recorded"):
+        command = [sys.executable, __file__, "--memory-of", way, "--decisions", str(decisions), "--folder", str(folder)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - this script
+        peaks[way] = json.loads(done.stdout)
+    return {**peaks, "difference": peaks["recorded"] - peaks["bare"]}
+
+
+def print_peak(way: str, decisions: int, folder: Path) -> None:
+    """Run one way in this process and print its peak memory in MB; one episode of any length."""
+    env: Environment = gym.make("CartPole-v1", max_episode_steps=decisions + 1)
+    if way == "recorded":
+        env = RecordEpisode(env, folder / "memory")
+    play(env, balance(), decisions)
+    env.close()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def measure_creation(folder: Path) -> float:
+    """Microseconds for creating a file here: an episode needs five and a folder."""
+    place = folder / "files"
+    place.mkdir()
+    started = time.perf_counter()
+    for number in range(FILES_CREATED):
+        (place / str(number)).touch()
+    seconds = time.perf_counter() - started
+    shutil.rmtree(place)
+    return seconds / FILES_CREATED * 1e6
+
+
+def show(rows: list[dict[str, Any]], memory: dict[str, float] | None, creation_us: float) -> None:
+    """The results as a table."""
+    table = Table(title="medians; ratios against the bare environment in the same run")
+    for heading in ("work", "bare steps/s", "recorded", "replayed", "Minari", "overhead", "on disk"):
+        table.add_column(heading, justify="left" if heading == "work" else "right")
+    for row in rows:
+        minari = row["minari_over_bare"]
+        table.add_row(
+            row["work"],
+            f"{row['steps_per_s']['bare']:,.0f}",
+            f"{row['recorded_over_bare']:.2f}x bare",
+            f"{row['replayed_over_recorded']:.2f}x recording",
+            "not installed" if minari is None else f"{minari:.1f}x bare",
+            f"{row['overhead_us_per_decision']:.1f} us a decision",
+            f"{row['bytes_per_decision']:,.0f} B a decision",
+        )
+    Console(width=150).print(table)
+    print(f"creating a file takes {creation_us:.0f} us here; each episode creates five and a folder")
+    if memory is not None:
+        print(f"peak memory: bare {memory['bare']:.0f} MB, recorded {memory['difference']:+.1f} MB")
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--decisions", type=int, default=20_000, help="a repetition of the first row (default 20000)")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--folder", type=Path, help="where episodes are written (default: a new folder here)")
+    parser.add_argument("--no-memory", action="store_true", help="leave the memory of 200,000 decisions out")
+    parser.add_argument("--memory-of", choices=["bare", "recorded"], help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true")
+    parsed = parser.parse_args()
+    if parsed.memory_of:
+        print_peak(parsed.memory_of, parsed.decisions, parsed.folder)
+        return 0
+    with tempfile.TemporaryDirectory(dir=parsed.folder or Path(), prefix=".measure-") as name:
+        folder = Path(name)
+        works = [work for work in WORKS if parsed.only in work.name]
+        rows = [measure(work, max(1, int(parsed.decisions * work.decisions)), parsed.repeats, folder) for work in works]
+        memory = None if parsed.no_memory else measure_memory(MEMORY_DECISIONS, folder)
+        creation_us = measure_creation(folder)
+    if parsed.json:
+        print(json.dumps({"rows": rows, "memory_mb": memory, "file_creation_us": creation_us}))
+    else:
+        show(rows, memory, creation_us)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
