@@ -114,13 +114,14 @@ def play_recorded(work: Work, decisions: int, out: Path) -> float:
 
 def play_collected(work: Work, decisions: int, folder: Path) -> float:
     """The same with Minari's DataCollector, up to the dataset on disk: nothing is kept before."""
+    os.environ["MINARI_DATASETS_PATH"] = str(folder.resolve())  # read when Minari is imported
     import minari  # noqa: PLC0415 - optional
 
-    os.environ["MINARI_DATASETS_PATH"] = str(folder)
     env = minari.DataCollector(gym.make(work.env_id))
     seconds = play(env, work.make_policy(), decisions)
     started = time.perf_counter()
-    env.create_dataset(dataset_id="measure/overhead-v0", algorithm_name="none", author="none", author_email="none")
+    dataset_id = f"measure/run{time.time_ns()}-v0"
+    env.create_dataset(dataset_id=dataset_id, algorithm_name="none", author="none", author_email="none")
     seconds += time.perf_counter() - started
     env.close()
     return seconds
@@ -136,7 +137,8 @@ def replay_all(out: Path) -> float:
 
 def measure(work: Work, decisions: int, repeats: int, folder: Path) -> dict[str, Any]:
     """Medians of alternating repetitions, per decision."""
-    has_minari = importlib.util.find_spec("minari") is not None
+    # Its collector needs jax too: pip install "minari[create,hdf5]".
+    has_minari = all(importlib.util.find_spec(name) is not None for name in ("minari", "jax", "h5py"))
     taken: dict[str, list[float]] = {"bare": [], "recorded": [], "replayed": [], "minari": []}
     bytes_a_decision = episodes = 0.0
     play_bare(work, decisions // 10 + 1)  # warm up
@@ -146,7 +148,7 @@ def measure(work: Work, decisions: int, repeats: int, folder: Path) -> dict[str,
         taken["recorded"].append(play_recorded(work, decisions, out))
         taken["replayed"].append(replay_all(out))
         if has_minari:
-            taken["minari"].append(play_collected(work, decisions, folder / f"minari-{number}"))
+            taken["minari"].append(play_collected(work, decisions, folder / "minari"))
         bytes_a_decision = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / decisions
         episodes = len(list(out.iterdir()))
         shutil.rmtree(out)

@@ -174,9 +174,9 @@ def make_counting(**kwargs):
 class RotorEnv(gymnasium.Env):
     """A rotor kicked once a decision: the standard map, in which one ulp of the constant grows until it shows.
 
-    Its state is one float64 array (angle and momentum, in radians), its observation the same in float32. Info: `speed` (np.float64),
-    `label` (str), `path` (array beyond a line) and, in odd decisions only, `odd` (bool). Reset options: `angle`
-    (float).
+    Its state is one float64 array (angle and momentum, in radians), its observation the same in float32. Info:
+    `speed` (np.float64), `label` (str), `path` (array beyond a line) and, in odd decisions only, `odd` (bool).
+    Reset options: `angle` (float).
 
     Args:
         gravity: Strength of a kick; 9.81 forgets its beginning in about twelve decisions.

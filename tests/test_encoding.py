@@ -1,6 +1,7 @@
 """Values come back with type, dtype, shape and bits; what cannot is refused; malformed spellings are damage."""
 
 import collections
+import contextlib
 import copy
 import dataclasses
 import enum
@@ -10,11 +11,11 @@ import struct
 
 import numpy as np
 import pytest
-from environments import fold, graph
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from environments import fold, graph
 from recorder.encoding import DEPTH_LIMIT, EXACT_INTEGER, INLINE_ELEMENTS, decode_value, encode_value
 from recorder.errors import DamagedError, EncodingError
 from recorder.records import encode_line, read_strict_json, schema_folder, validate_row
@@ -104,7 +105,9 @@ INTS = [0, -1, 2**53 - 1, 2**53, 2**53 + 1, -(2**53) - 1, 2**63, 2**64 - 1, -(2*
 TEXTS = ["", "abc", "\x00", "a\x00", "\u2028\u0085", "\ud800", "a\udfffb", "ä\U0001f600", '"\\/\n\r\t\x7f', "NaN"]
 
 
-@pytest.mark.parametrize("value", [None, True, False, *INTS, *FLOATS, SIGNALLING_NAN, *TEXTS, b"", b"\x00\xff"], ids=ascii)
+@pytest.mark.parametrize(
+    "value", [None, True, False, *INTS, *FLOATS, SIGNALLING_NAN, *TEXTS, b"", b"\x00\xff"], ids=ascii
+)
 def test_plain_values_come_back(value):
     assert_comes_back(value)
 
@@ -136,7 +139,26 @@ def test_containers_come_back(value):
     assert_comes_back(value)
 
 
-DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "S3", "U3", "M8[us]", "m8[D]"]
+DTYPES = [
+    "?",
+    "i1",
+    "i2",
+    "i4",
+    "i8",
+    "u1",
+    "u2",
+    "u4",
+    "u8",
+    "f2",
+    "f4",
+    "f8",
+    "c8",
+    "c16",
+    "S3",
+    "U3",
+    "M8[us]",
+    "m8[D]",
+]
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -190,7 +212,10 @@ def test_integers_beyond_what_a_float64_holds_are_spelled_as_text():
 @pytest.mark.parametrize(
     "value",
     [
-        *(np.dtype(d).type(1) for d in ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]),
+        *(
+            np.dtype(d).type(1)
+            for d in ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
+        ),
         *(np.float32(x) for x in (math.nan, -math.nan, math.inf, -0.0, 0.1)),
         np.float64(PAYLOAD_NAN),
         np.frombuffer(b"\x01\x00\x80\x7f", "<f4")[0],
@@ -209,6 +234,17 @@ def test_integers_beyond_what_a_float64_holds_are_spelled_as_text():
 def test_numpy_scalars_come_back_as_scalars(value):
     assert_comes_back(value)
     assert_comes_back([value, {"k": (value,)}])
+
+
+def test_bytes_that_only_fill_up_a_long_double_are_no_value():
+    numbers = np.array([1.5, -0.0, np.inf], np.longdouble)
+    filled = numbers.copy()
+    value_bytes = 10 if np.finfo(np.longdouble).nmant == 63 else numbers.itemsize
+    filled.view(np.uint8).reshape(3, -1)[:, value_bytes:] = 0xAB
+    assert encode_value(filled) == encode_value(numbers)
+    assert decode_value(encode_value(filled)).tolist() == numbers.tolist()
+    assert encode_value(numbers[0]) == encode_value(filled[0])
+    assert decode_value(encode_value(numbers[0])) == np.longdouble(1.5)
 
 
 def test_a_scalar_an_array_without_dimensions_and_a_python_number_stay_three_things():
@@ -266,7 +302,11 @@ def test_the_order_of_insertion_never_reaches_the_line():
 
 
 def test_subclasses_of_dict_are_kept_as_mappings():
-    for value in (collections.OrderedDict(b=1, a=2), collections.defaultdict(int, b=1, a=2), collections.Counter(b=1, a=2)):
+    for value in (
+        collections.OrderedDict(b=1, a=2),
+        collections.defaultdict(int, b=1, a=2),
+        collections.Counter(b=1, a=2),
+    ):
         back, _ = through_the_wire(value)
         assert type(back) is dict
         assert back == {"a": 2, "b": 1}
@@ -315,7 +355,7 @@ class Number(float):
     pass
 
 
-Point = collections.namedtuple("Point", "x y")  # noqa: PYI024 - the plain kind is under test
+Point = collections.namedtuple("Point", "x y")
 
 
 @dataclasses.dataclass
@@ -347,7 +387,7 @@ REFUSED = {
     "float subclass": Number(1.0),
     "masked array": np.ma.masked_array([1, 2], [True, False]),
     "masked constant": np.ma.masked,
-    "matrix": np.matrix([[1, 2]]),  # noqa: NPY201 - refused on purpose
+    "matrix": np.ones((1, 2)).view(np.matrix),
     "record array": np.rec.array([(1, 2.0)]),
     "structured": np.zeros(2, "i4,f4"),
     "structured scalar": np.zeros(2, "i4,f4")[0],
@@ -389,7 +429,7 @@ def test_a_refused_part_of_a_graph_or_of_a_mapping_with_other_keys_is_named():
 def test_a_refused_key_is_named():
     with pytest.raises(EncodingError, match=r"\['here'\].*frozenset"):
         encode_value({"here": {frozenset((1,)): 1}})
-    with pytest.raises(EncodingError, match=r"IntEnum|Colour"):
+    with pytest.raises(EncodingError, match="Colour"):
         encode_value({Colour.RED: 1})
 
 
@@ -450,6 +490,7 @@ MALFORMED = [
     {"dtype": "<f4", "shape": [1], "hex": 3},
     {"dtype": "<f4", "shape": [-1], "hex": "0000"},
     {"dtype": "O", "value": 1},
+    {"dtype": None, "value": 1},
     {"dtype": "|O", "shape": [1], "hex": "0000000000000000"},
     {"dtype": "i4,f4", "value": 1},
     {"dtype": "(2,)f4", "value": 1},
@@ -486,7 +527,6 @@ def test_a_spelling_nested_beyond_any_that_is_written_is_damage():
 @pytest.mark.parametrize(
     "spelled",
     [
-        {"dtype": None, "value": 1},
         {"tuple": {"a": 1}},
         {"tuple": "abc"},
         {"items": {}},
@@ -507,7 +547,7 @@ def test_a_spelling_nested_beyond_any_that_is_written_is_damage():
     ids=repr,
 )
 def test_what_no_writer_spells_breaks_the_schema(spelled):
-    with pytest.raises(DamagedError, match="breaks value.schema.json"):
+    with pytest.raises(DamagedError, match=r"breaks value\.schema\.json"):
         validate_row("value", spelled, where="a value")
 
 
@@ -558,7 +598,9 @@ json_values = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, max_size=4),
         st.dictionaries(st.text(max_size=4), inner, max_size=3),
-        st.dictionaries(st.sampled_from(["dict", "tuple", "items", "graph", "int", "float", "bytes", "text"]), inner, max_size=1),
+        st.dictionaries(
+            st.sampled_from(["dict", "tuple", "items", "graph", "int", "float", "bytes", "text"]), inner, max_size=1
+        ),
         st.fixed_dictionaries(
             {"dtype": st.one_of(inner, st.sampled_from(["<f4", "|u1", "<i8", "|b1", "<U2", "|S2", "<M8[us]", "<c8"]))},
             optional={
@@ -576,14 +618,13 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered")
 @settings(QUICK, max_examples=600)
 @given(json_values)
 def test_no_json_at_all_makes_decoding_raise_anything_but_damage(spelled):
     for arrays in (None, SideArrays()):
-        try:
+        with contextlib.suppress(DamagedError):
             decode_value(spelled, arrays)
-        except DamagedError:
-            pass
 
 
 @QUICK

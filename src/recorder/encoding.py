@@ -288,7 +288,7 @@ def _decode_scalar_bytes(dtype: np.dtype[Any], data: bytes) -> np.generic:
 
 @functools.cache
 def _read_dtype(spelling: str) -> np.dtype[Any]:
-    dtype = np.dtype(spelling)
+    dtype = np.dtype(spelling) if type(spelling) is str else np.dtype(object)  # to numpy, None is float64
     if dtype.kind not in _BYTE_KINDS:
         message = f"dtype {spelling!r} does not belong in a record"
         raise ValueError(message)

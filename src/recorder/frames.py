@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binascii import hexlify
+from itertools import count
 from typing import TYPE_CHECKING
 
 import orjson
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from recorder.simulator import RawFrame
 
 # The end of a raw frame's line where nothing happened but a new state.
-_QUIET_END = b',"rgb_sha256":null,"reward":null,"terminated":false,"truncated":false}\n'
+_QUIET_END = '","rgb_sha256":null,"reward":null,"terminated":false,"truncated":false}\n'
 
 
 class DecisionFrames:
@@ -37,7 +37,7 @@ class DecisionFrames:
         pictures: SHA-256 of each one's picture; empty where pictures are not recorded.
     """
 
-    __slots__ = ("_action", "_decision", "_first", "_kept", "_pictures", "_spelled", "has_ram")
+    __slots__ = ("_action", "_decision", "_first", "_kept", "_pictures", "_quiet", "_spelled", "has_ram")
 
     def __init__(  # noqa: PLR0917 - made once a decision, where keywords cost
         self,
@@ -56,6 +56,7 @@ class DecisionFrames:
         self.has_ram = has_ram
         self._pictures = pictures
         self._spelled: Row | None = None
+        self._quiet: list[bool] | None = None
 
     def __len__(self) -> int:
         """How many raw frames the decision lasted."""
@@ -89,13 +90,6 @@ class DecisionFrames:
         """The reward of each raw frame, spelled; None where that clock has none."""
         return [None if frame[0] is None else encode_value(frame[0]) for frame in self._kept]
 
-    def is_quiet(self, index: int) -> bool:
-        """Whether a raw frame's line consists of numbers, the decision's action and RAM in hex only."""
-        reward, terminated, truncated, ram = self._kept[index]
-        if reward is not None or terminated or truncated or self._pictures:
-            return False
-        return self.has_ram and len(ram) <= INLINE_RAM_BYTES
-
     def rows_to_validate(self) -> list[Row]:
         """The rows that a schema has to see: all but the quiet ones after the first quiet one.
 
@@ -103,24 +97,34 @@ class DecisionFrames:
         """
         if len(self._kept) == 1:
             return [self.row(0)]
-        rows: list[Row] = []
-        has_quiet = False
-        for index in range(len(self._kept)):
-            if not (is_quiet := self.is_quiet(index)) or not has_quiet:
-                rows.append(self.row(index))
-            has_quiet |= is_quiet
-        return rows
+        quiet = self._find_quiet()
+        first_quiet = quiet.index(True) if True in quiet else None
+        return [self.row(index) for index, is_quiet in enumerate(quiet) if not is_quiet or index == first_quiet]
 
     def lines(self) -> list[bytes]:
         """Every raw frame as the line that `records.encode_line` makes of its row."""
-        kept = self._kept
-        if len(kept) == 1:
-            return [encode_line(self.row(0))]
-        start = b'{"decision":%d,"raw_frame":' % self._decision
-        middle = b',"requested_action":%b,"ram":"' % orjson.dumps(self._action)
+        return [line.encode() for line in self._spell_lines()]
+
+    def block(self) -> bytes:
+        """All lines, one behind the other."""
+        return encode_line(self.row(0)) if len(self._kept) == 1 else "".join(self._spell_lines()).encode()
+
+    def _find_quiet(self) -> list[bool]:
+        """Which lines consist of numbers, the decision's action and RAM in hex only."""
+        if self._quiet is None:
+            is_possible = self.has_ram and not self._pictures
+            self._quiet = [
+                is_possible and reward is None and not (terminated or truncated) and len(ram) <= INLINE_RAM_BYTES
+                for reward, terminated, truncated, ram in self._kept
+            ]
+        return self._quiet
+
+    def _spell_lines(self) -> list[str]:
+        start = f'{{"decision":{self._decision},"raw_frame":'
+        middle = f',"requested_action":{orjson.dumps(self._action).decode()},"ram":"'
         return [
-            b'%b%d%b%b"%b' % (start, self._first + index, middle, hexlify(kept[index][3]), _QUIET_END)
-            if self.is_quiet(index)
-            else encode_line(self.row(index))
-            for index in range(len(kept))
+            f"{start}{number}{middle}{frame[3].hex()}{_QUIET_END}"
+            if is_quiet
+            else encode_line(self.row(number - self._first)).decode()
+            for number, is_quiet, frame in zip(count(self._first), self._find_quiet(), self._kept, strict=False)
         ]

@@ -20,6 +20,7 @@ from recorder.atari import NAMESPACE, register_atari
 from recorder.encoding import decode_value, encode_value
 from recorder.errors import (
     CannotRunError,
+    DamagedError,
     EncodingError,
     MissingExtraError,
     NotRebuildableError,
@@ -126,6 +127,9 @@ def build_environment(
     factory = described["factory"]
     if factory is not None:
         return _build_from_factory(factory, is_trusted=is_trusted, render_mode=render_mode)
+    if described["spec"] is None:
+        message = "the manifest names neither a spec nor a factory that builds its environment"
+        raise DamagedError(message)
     try:
         spec = _read_spec(described["spec"])
     except gymnasium.error.Error as error:

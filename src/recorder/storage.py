@@ -129,7 +129,7 @@ class EpisodeWriter:
             raise UsageError(message)
         if self._is_validating:
             self._validate_batch()
-        self._frames.append(b"".join([line for _, frames in batch for line in frames.lines()]))
+        self._frames.append(b"".join([frames.block() for _, frames in batch]))
         self._transitions.append(b"".join([encode_line(transition) for transition, _ in batch]))
         batch.clear()
         self._handed_over_at = self._clock()

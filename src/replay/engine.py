@@ -171,7 +171,9 @@ class Replay:
         """Reset and compare; say whether the environment can be stepped and nothing diverged yet."""
         place = Place("reset")
         recorded = self._evidence.read_reset()
-        raised_then = self._evidence.summary["error_type"] if recorded is None and self._evidence.ended_in_reset else None
+        summary = self._evidence.summary
+        has_no_reset = recorded is None and self._evidence.ended_in_reset
+        raised_then = summary["error_type"] if has_no_reset and summary is not None else None
         asked = self.manifest["reset"]
         try:
             _, _, replayed = stepper.reset(asked["seed"], decode_value(asked["options"]))
@@ -209,6 +211,7 @@ class Replay:
             prediction = recorded.get("prediction")
             # Anything but an object breaks the schema, which comparing the line finds.
             if not self._step(stepper, place, action, prediction if isinstance(prediction, dict) else None):
+                evidence.read_row("transition", evidence.transitions, line)  # a fault, if the action is none
                 return
             is_equal = encode_line(stepper.transition) == line
             is_same = is_equal or self._compare_line(place, line, stepper.transition)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pymunk
-import pymunk.batch
 
-from recorder.pymunk_state import BYTES_PER_BODY, add_body_states, body_state_bytes
+from recorder.pymunk_state import BYTES_PER_BODY, BodyStates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +54,7 @@ class PushTScene:
         pusher: Kinematic circle, moved by its velocity only.
         block: The T. Its moment is twice the bar's, 3000, where bar and stem give 7875: the published
             environment computes both parts from the bar, and every trajectory depends on it.
+        keep_state: Keeps the state of now until `take_states`; takes no arguments.
         contact_points: Contact points that the solver handled since the count was last set to zero.
     """
 
@@ -78,8 +78,8 @@ class PushTScene:
         self.block.center_of_gravity = (bar.center_of_gravity + stem.center_of_gravity) / 2
         self.space.add(self.block, bar, stem)
         self.space.on_collision(0, 0, post_solve=self._count_contacts)
-        self._buffer = pymunk.batch.Buffer()
-        self._kept = pymunk.batch.Buffer()
+        self._states = BodyStates(self.space)
+        self.keep_state = self._states.keep
 
     def pose(self, state: np.ndarray[Any, Any]) -> None:
         """Put pusher and block where a 7-component state says, angle before position, and step once.
@@ -114,17 +114,12 @@ class PushTScene:
         return np.array([pusher.x, pusher.y, block.x, block.y, angle, speed.x, speed.y], np.float64)
 
     def state_bytes(self) -> bytes:
-        """Nine float64 each for pusher and block, as `body_state_bytes` orders them; the walls' body is left out."""
-        return body_state_bytes(self.space, self._buffer)[:STATE_BYTES]
-
-    def keep_state(self) -> None:
-        """Keep the state of now in the engine's own memory, until `take_states`."""
-        add_body_states(self.space, self._kept)
+        """Nine float64 each for pusher and block, as `BodyStates` orders them; the walls' body is left out."""
+        return self._states.read()[:STATE_BYTES]
 
     def take_states(self) -> list[bytes]:
-        """The states that were kept, each as `state_bytes` gives it, and forget them."""
-        data = bytes(self._kept.float_buf())
-        self._kept.clear()
+        """The states that `keep_state` kept, each as `state_bytes` gives it, and forget them."""
+        data = self._states.take()
         # The walls' body comes last in each.
         return [data[start : start + STATE_BYTES] for start in range(0, len(data), STATE_BYTES + BYTES_PER_BODY)]
 
