@@ -511,10 +511,8 @@ def test_every_reason_for_not_seeing_a_change_is_used(sites):
         assert fnmatch.filter(labels, pattern), pattern
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("field", [field for field in FIELDS if field not in ELSEWHERE])
 def test_every_change_of_a_field_is_found(field, sites, episodes, tmp_path):
-    if field in ELSEWHERE:
-        pytest.skip(f"{ELSEWHERE[field]}")
     problems = []
     for number, site in enumerate(sites[field]):
         for change, value in site.changes():
@@ -653,6 +651,14 @@ def test_a_long_state_is_compared_by_its_digest(tmp_path):
 
 # Lines and files
 
+# Only two of the episodes have arrays beyond a line.
+FILES = [
+    (episode, name)
+    for episode in PLAYS
+    for name in (*RECORD_FILES, SUMMARY)
+    if name != ARRAYS or episode in {"frames", "wide"}
+]
+
 
 def remove_line(lines):
     return [*lines[:1], *lines[2:]]
@@ -758,14 +764,9 @@ def test_decisions_after_the_end_are_found_though_everything_else_fits(episodes,
     assert (verdict.mismatches[0].place.decision, verdict.mismatches[0].field) == (5, "decision")
 
 
-@pytest.mark.parametrize("episode", PLAYS)
-@pytest.mark.parametrize("name", [*RECORD_FILES, SUMMARY])
+@pytest.mark.parametrize(("episode", "name"), FILES)
 def test_files_that_are_cut_emptied_or_removed_are_found(name, episode, episodes, tmp_path):
-    source = episodes[episode] / name
-    if not source.exists():
-        assert name == ARRAYS
-        return
-    data = source.read_bytes()
+    data = (episodes[episode] / name).read_bytes()
     changes = {
         "cut in half": data[: len(data) // 2],
         "last byte": data[:-1],
@@ -800,14 +801,9 @@ def test_files_that_are_cut_emptied_or_removed_are_found(name, episode, episodes
                 )
 
 
-@pytest.mark.parametrize("episode", PLAYS)
-@pytest.mark.parametrize("name", [*RECORD_FILES, SUMMARY])
+@pytest.mark.parametrize(("episode", "name"), FILES)
 def test_no_flipped_bit_goes_unnoticed(name, episode, episodes, tmp_path):
-    source = episodes[episode] / name
-    if not source.exists():
-        assert name == ARRAYS
-        return
-    data = source.read_bytes()
+    data = (episodes[episode] / name).read_bytes()
     rng = np.random.default_rng(1)
     folder = shutil.copytree(episodes[episode], tmp_path / "copy")
     for position in rng.integers(len(data), size=25).tolist():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 
 from recorder.encoding import decode_value, encode_value
@@ -29,13 +32,22 @@ from replay.evidence import Evidence
 from replay.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
+    from recorder.frames import DecisionFrames
     from recorder.provenance import Difference
     from recorder.stepping import FrameSink
 
     LineSink = Callable[[bytes], object]
+
+# How an action stands in a line that no policy explained; the key is counted, so that no other can be meant.
+_ACTION_KEY = b'"action":'
+_UNPREDICTED_ACTION = b'"prediction":null,"action":'
+_REWARD_KEY = b',"reward":'
+
+# So many different actions that cannot be changed (numbers) are decoded only once.
+PLAIN_ACTIONS = 1024
 
 # End reasons that the flags of the last transition decide.
 _FLAG_ENDS = ("terminated", "truncated")
@@ -88,6 +100,8 @@ class Replay:
         self._is_environment_comparable = render_mode is None and not self.verdict.is_under_other_versions
         self._fresh_arrays = _FreshArrays()
         self._arrays = ArraySources(self._evidence.arrays, self._fresh_arrays)
+        self._frame_lines = iter(self._evidence.frames)
+        self._plain_actions: dict[bytes, Any] = {}
         self._has_frames = True
         self._are_arrays_sound = True
         self._ended = (False, False)
@@ -199,67 +213,89 @@ class Replay:
             if not line.endswith(b"\n"):
                 evidence.note_torn_tail(evidence.transitions, line)
                 break
-            place = Place("transition", stepper.decisions)
             try:
-                recorded, action = self._read_action(line)
+                prediction, action = self._read_action(line)
             except DamagedError as error:
                 self.verdict.faults.append(str(error))
                 return
             if any(self._ended):
-                self._keep([Mismatch(place, "decision", None, recorded.get("decision"), MISSING)])
+                self._keep([Mismatch(_place_of(stepper), "decision", None, stepper.decisions, MISSING)])
                 return
-            prediction = recorded.get("prediction")
-            # Anything but an object breaks the schema, which comparing the line finds.
-            if not self._step(stepper, place, action, prediction if isinstance(prediction, dict) else None):
+            if not self._step(stepper, action, prediction):
                 evidence.read_row("transition", evidence.transitions, line)  # a fault, if the action is none
                 return
             is_equal = encode_line(stepper.transition) == line
-            is_same = is_equal or self._compare_line(place, line, stepper.transition)
-            if not self._replay_frames(stepper, line_sink) or not is_same:
+            is_same = is_equal or self._compare_line(_place_of(stepper, -1), line, stepper.transition)
+            if not self._replay_frames(stepper.frames, line_sink) or not is_same:
                 return
             if is_equal:
                 self._check_arrays()
         self._judge_surplus_frames(stepper)
 
-    def _step(self, stepper: Stepper, place: Place, action: Any, prediction: Row | None) -> bool:  # noqa: ANN401
+    def _step(self, stepper: Stepper, action: Any, prediction: Row | None) -> bool:  # noqa: ANN401
         self._fresh_arrays.forget()
         try:
             _, reward, terminated, truncated, _ = stepper.step(action, prediction)
         except Exception as error:
             if isinstance(error, RecorderError) and not isinstance(error, EncodingError):
                 raise
-            return self._keep_exception(place, error)
+            return self._keep_exception(_place_of(stepper), error)
         self._ended = (terminated, truncated)
         self.verdict.total_reward += float(reward)
+        self.verdict.count_decision(stepper.transition)
         return True
 
-    def _read_action(self, line: bytes) -> tuple[Row, Any]:
+    def _read_action(self, line: bytes) -> tuple[Row | None, Any]:
+        """The recorded prediction, if it is an object, and the recorded action.
+
+        Where the action stands is clear in a line that names it once, and then the rest is not parsed: it is
+        compared as bytes.
+        """
+        if line.count(_ACTION_KEY) == 1 and (start := line.find(_UNPREDICTED_ACTION)) >= 0:
+            spelled = line[start + len(_UNPREDICTED_ACTION) : line.find(_REWARD_KEY, start)]
+            if spelled in self._plain_actions:
+                return None, self._plain_actions[spelled]
+            with contextlib.suppress(orjson.JSONDecodeError, DamagedError):
+                action = decode_value(orjson.loads(spelled), self._evidence.arrays)
+                if isinstance(action, np.generic | int) and len(self._plain_actions) < PLAIN_ACTIONS:
+                    self._plain_actions[spelled] = action  # cannot be changed, so it can be sent again
+                return None, action
         try:
             recorded = orjson.loads(line)
-            return recorded, decode_value(recorded["action"], self._evidence.arrays)
-        except (orjson.JSONDecodeError, KeyError, TypeError, DamagedError) as error:
+            # Anything but an object breaks the schema, which comparing the line finds.
+            prediction = recorded.get("prediction")
+            action = decode_value(recorded["action"], self._evidence.arrays)
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, DamagedError) as error:
             where = self._evidence.where(self._evidence.transitions, line)
             message = f"{where} holds no action that can be read: {type(error).__name__}: {error}"
             raise DamagedError(message) from error
+        return prediction if isinstance(prediction, dict) else None, action
 
-    def _replay_frames(self, stepper: Stepper, line_sink: LineSink | None) -> bool:
-        is_same = True
-        frames = stepper.frames
-        for index, fresh in enumerate(frames.lines()):
-            if line_sink is not None:
-                line_sink(fresh)
-            if not self._has_frames or not is_same:
-                continue
-            line = next(iter(self._evidence.frames), None)
-            if line != fresh:
-                frame = frames.row(index)
-                place = Place("frame", frame["decision"], frame["raw_frame"])
-                if line is None or not line.endswith(b"\n"):
-                    is_same = self._judge_missing_frames(place, line)
-                else:
-                    is_same = self._compare_line(place, line, frame)
-        self.verdict.count_decision(stepper.transition, frames if self._has_frames else None)
+    def _replay_frames(self, frames: DecisionFrames, line_sink: LineSink | None) -> bool:
+        fresh = frames.block()
+        if line_sink is not None:
+            line_sink(fresh)
+        if not self._has_frames:
+            return True
+        recorded = list(itertools.islice(self._frame_lines, len(frames)))
+        is_same = b"".join(recorded) == fresh or self._compare_frames(frames, recorded)
+        if self._has_frames:
+            self.verdict.count_frames(frames)
         return is_same
+
+    def _compare_frames(self, frames: DecisionFrames, recorded: list[bytes]) -> bool:
+        """Find the first raw frame of a decision that differs."""
+        for index, fresh in enumerate(frames.lines()):
+            line = recorded[index] if index < len(recorded) else None
+            if line == fresh:
+                continue
+            frame = frames.row(index)
+            place = Place("frame", frame["decision"], frame["raw_frame"])
+            if line is None or not line.endswith(b"\n"):
+                return self._judge_missing_frames(place, line)
+            if not self._compare_line(place, line, frame, recorded[index + 1 :]):
+                return False
+        return True
 
     def _judge_missing_frames(self, place: Place, torn: bytes | None) -> bool:
         """Raw frames are written before their transition, so that none is missing, however a run ended."""
@@ -291,10 +327,10 @@ class Replay:
                 "whose transitions the interrupted run did not write"
             )
 
-    def _compare_line(self, place: Place, line: bytes, replayed: Row) -> bool:
+    def _compare_line(self, place: Place, line: bytes, replayed: Row, ahead: Sequence[bytes] = ()) -> bool:
         evidence = self._evidence
         stream = evidence.transitions if place.record == "transition" else evidence.frames
-        recorded = evidence.read_row(place.record, stream, line)
+        recorded = evidence.read_row(place.record, stream, line, ahead)
         return recorded is not None and self._keep(compare_rows(place, recorded, replayed, self._arrays))
 
     def _check_arrays(self) -> None:
@@ -382,6 +418,10 @@ class _FreshArrays:
         """Drop the arrays of the last decision."""
         if self._latest:
             self._latest.clear()
+
+
+def _place_of(stepper: Stepper, offset: int = 0) -> Place:
+    return Place("transition", stepper.decisions + offset)
 
 
 def replay_episode(

@@ -20,6 +20,7 @@ from recorder.records import (
 from recorder.storage import ArrayFile, EpisodeReader, LineStream, digest_file
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from replay.verdict import Verdict
@@ -68,9 +69,9 @@ class Evidence:
             self._verdict.faults.append(str(error))
             return None
 
-    def read_row(self, record: str, stream: LineStream, line: bytes) -> Row | None:
-        """A line as a valid row; None, with a fault, if it is not one."""
-        where = self.where(stream, line)
+    def read_row(self, record: str, stream: LineStream, line: bytes, ahead: Sequence[bytes] = ()) -> Row | None:
+        """A line as a valid row; None, with a fault, if it is not one. `ahead` are lines that were read after it."""
+        where = self.where(stream, line, ahead)
         try:
             row = read_strict_json(line, where=where)
             validate_row(record, row, where=where)
@@ -109,9 +110,10 @@ class Evidence:
             if self._reader.has(name) and name not in self.summary["files"]:
                 self._verdict.faults.append(f"{self.folder / SUMMARY} does not answer for {name}")
 
-    def where(self, stream: LineStream, line: bytes) -> str:
+    def where(self, stream: LineStream, line: bytes, ahead: Sequence[bytes] = ()) -> str:
         """A line's place for a message."""
-        return f"{stream.path} line {stream.number} (byte {stream.offset - len(line)})"
+        start = stream.offset - sum(map(len, ahead)) - len(line)
+        return f"{stream.path} line {stream.number - len(ahead)} (byte {start})"
 
     def _read_summary(self) -> Row | None:
         verdict = self._verdict

@@ -84,15 +84,22 @@ class Verdict:
         self._count("rgb", int(reset["rgb_sha256"] is not None))
         self._count("info", len(reset["info"]))
 
-    def count_decision(self, transition: Row, frames: DecisionFrames | None) -> None:
-        """Count what a compared decision and its compared raw frames hold."""
+    def count_decision(self, transition: Row) -> None:
+        """Count what a compared decision holds."""
+        compared = self.compared
         for channel in ("observations", "rewards", "flags"):
-            self._count(channel, 1)
-        self._count("info", len(transition["info"]))
-        if frames is not None:
-            self._count("raw_frames", len(frames))
-            self._count("ram", len(frames) if frames.has_ram else 0)
-            self._count("rgb", len(frames) if frames.has_pictures else 0)
+            compared[channel] = compared.get(channel, 0) + 1
+        if transition["info"]:
+            self._count("info", len(transition["info"]))
+
+    def count_frames(self, frames: DecisionFrames) -> None:
+        """Count what the compared raw frames of a decision hold."""
+        compared, count = self.compared, len(frames)
+        compared["raw_frames"] = compared.get("raw_frames", 0) + count
+        if frames.has_ram:
+            self._count("ram", count)
+        if frames.has_pictures:
+            self._count("rgb", count)
 
     def _count(self, channel: str, values: int) -> None:
         if values:
