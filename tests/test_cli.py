@@ -373,3 +373,12 @@ def test_inspect_prints_strict_json(run_folder, capsys):
     inspection = json.loads(capsys.readouterr().out)
     assert inspection["transition"]["decision"] == 4
     assert [frame["raw_frame"] for frame in inspection["frames"]] == [5]
+
+
+def test_print_options_of_numpy_are_no_divergence(tmp_path):
+    code = (
+        "import numpy as np, recorder.cli, sys; np.set_printoptions(precision=2, threshold=2); "
+        "sys.exit(recorder.cli.main(['play', '--env', 'CartPole-v1', '--decisions', '5', '--out', 'run']))"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    run("replay", "--episode", "run/episode-0000", cwd=tmp_path)

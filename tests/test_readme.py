@@ -36,7 +36,9 @@ def test_the_page_is_at_most_150_lines():
     assert len(README.splitlines()) <= 150
 
 
-@pytest.mark.parametrize("path", re.findall(r"\]\(([^)#]+)\)|`((?:src|tests|schemas|scripts|experiments)/[\w./]+)`", README))
+@pytest.mark.parametrize(
+    "path", re.findall(r"\]\(([^)#]+)\)|`((?:src|tests|schemas|scripts|experiments)/[\w./]+)`", README)
+)
 def test_every_path_of_the_page_exists(path):
     assert (ROOT / "".join(path)).exists()
 

@@ -940,7 +940,6 @@ def test_a_run_that_just_ends_leaves_every_decision(tmp_path):
     assert (verdict.name, verdict.decisions) == ("verified prefix", 50)
 
 
-@pytest.mark.xfail(strict=True, reason="a batch that failed half-way is handed over a second time")
 @pytest.mark.parametrize("durability", ["batch", "process"])
 def test_files_that_cannot_grow_any_more_leave_a_prefix_that_verifies(durability, tmp_path):
     ending = """

@@ -14,6 +14,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
 from recorder.atari import NAMESPACE, register_atari
@@ -100,8 +101,8 @@ def describe_environment(env: Environment, factory: str | None, factory_kwargs: 
         "wrappers": wrapper_names(env),
         "distribution": {"name": distribution, "version": find_version(distribution)} if distribution else None,
         "render_mode": env.render_mode,
-        "observation_space": str(env.observation_space),
-        "action_space": str(env.action_space),
+        "observation_space": describe_space(env.observation_space),
+        "action_space": describe_space(env.action_space),
         "assets": [],
     }
 
@@ -179,6 +180,15 @@ def trust_modules(names: Collection[str]) -> Callable[[str], bool]:
     """A judge of module names: true for the given modules, their parts, and this project's own."""
     trusted = (*TRUSTED_PACKAGES, *names)
     return lambda module: any(module == name or module.startswith(f"{name}.") for name in trusted)
+
+
+def describe_space(space: gymnasium.Space[Any]) -> str:
+    """A space as text, the same whatever print options the user has set for numpy."""
+    with np.printoptions(
+        precision=8, threshold=1000, edgeitems=3, linewidth=75, suppress=False, nanstr="nan", infstr="inf",
+        sign="-", floatmode="maxprec", formatter=None, legacy=False,
+    ):  # fmt: skip
+        return str(space)
 
 
 def wrapper_names(env: Environment) -> list[str]:

@@ -83,7 +83,11 @@ def validate_row(name: str, row: JsonValue, *, where: str) -> None:
     Raises:
         DamagedError: The record breaks its schema; the message holds the first fault and its path.
     """
-    fault = next(_validators()[name].iter_errors(row), None)
+    try:
+        fault = next(_validators()[name].iter_errors(row), None)
+    except ValueError as error:  # nested deeper than the validator goes
+        message = f"{where} cannot be held against {name}.schema.json: {error}"
+        raise DamagedError(message) from error
     if fault is None:
         return
     path = "".join(f"[{part!r}]" for part in fault.instance_path)

@@ -87,6 +87,7 @@ class EpisodeWriter:
         self._clock = clock
         self._batch_limit = BATCH_DECISIONS if durability == "batch" else 1
         self._batch: list[tuple[Row, DecisionFrames]] = []
+        self._is_whole = True
         self._handed_over_at = clock()
         self._are_transitions = row_validator("transitions")
         self._are_frames = row_validator("frames")
@@ -121,17 +122,19 @@ class EpisodeWriter:
         A transition completes its decision, so that a kill between the two leaves raw frames too many, and
         never a decision without its raw frames.
         """
-        batch = self._batch
+        batch, self._batch = self._batch, []
         if not batch:
             return
         if self._transitions is None or self._frames is None:
             message = f"{self.folder} is not open for decisions: write the manifest first"
             raise UsageError(message)
+        # What fails half-way is never tried again: what is on disk then is a prefix, and has to stay one.
+        self._is_whole = False
         if self._is_validating:
-            self._validate_batch()
+            self._validate_batch(batch)
         self._frames.append(b"".join([frames.block() for _, frames in batch]))
         self._transitions.append(b"".join([encode_line(transition) for transition, _ in batch]))
-        batch.clear()
+        self._is_whole = True
         self._handed_over_at = self._clock()
         if self._is_flushing:
             for file in self._open_files().values():
@@ -146,8 +149,14 @@ class EpisodeWriter:
         return {"file": ARRAYS, "offset": offset, "sha256": hashlib.sha256(data).hexdigest()}
 
     def finish(self, summary: Row) -> None:
-        """Write the summary with the digests of all files, and close them."""
+        """Write the summary with the digests of all files, and close them.
+
+        After a write that failed there is no summary: the episode is a prefix, as after a kill.
+        """
         self.hand_over()
+        if not self._is_whole:
+            self.abandon()
+            return
         files = {name: file.facts() for name, file in self._open_files().items()}
         files |= self._documents
         self._close(is_flushing=self._is_flushing)
@@ -159,15 +168,15 @@ class EpisodeWriter:
         self._batch.clear()
         self._close(is_flushing=False)
 
-    def _validate_batch(self) -> None:
-        transitions = [transition for transition, _ in self._batch]
+    def _validate_batch(self, batch: list[tuple[Row, DecisionFrames]]) -> None:
+        transitions = [transition for transition, _ in batch]
         observations = [transition["observation"] for transition in transitions]
         for transition in transitions:
             # The same value was validated as the reset's, or as the next_observation of the line before.
             if transition["observation"] is self._valid_observation:
                 transition["observation"] = None
             self._valid_observation = transition["next_observation"]
-        rows = [row for _, frames in self._batch for row in frames.rows_to_validate()]
+        rows = [row for _, frames in batch for row in frames.rows_to_validate()]
         if not (self._are_transitions(transitions) and self._are_frames(rows)):
             for name, row in [*(("transition", t) for t in transitions), *(("frame", r) for r in rows)]:
                 validate_row(name, row, where=f"a {name} that was to be written")

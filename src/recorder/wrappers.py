@@ -285,12 +285,13 @@ def _describe_run(
     simulator = env.unwrapped
     publisher = simulator if shows_raw_frames(simulator) else None
     frame_rate = env.metadata.get("render_fps") if publisher is None else publisher.raw_frame_hz
-    canonical = json.dumps(protocol, sort_keys=True, separators=(",", ":"), allow_nan=False) if protocol else None
+    protocol = _plain("protocol", protocol)
+    canonical = json.dumps(protocol, sort_keys=True, separators=(",", ":")) if protocol else None
     absent = None if is_hashing_rgb else f"pictures are not recorded with render mode {env.render_mode!r}"
     return {
         "environment": environment,
-        "policy": {"name": policy} if isinstance(policy, str) else dict(policy) if policy is not None else None,
-        "protocol": dict(protocol) if protocol else None,
+        "policy": _plain("policy", {"name": policy} if isinstance(policy, str) else policy),
+        "protocol": protocol or None,
         "protocol_sha256": hashlib.sha256(canonical.encode()).hexdigest() if canonical else None,
         "clocks": {
             "raw_frame_source": "decision" if publisher is None else "environment",
@@ -300,3 +301,15 @@ def _describe_run(
         "info_keys": list(info_keys),
         "fingerprint": describe_fingerprint([distribution["name"]] if distribution else [], is_drawing=is_hashing_rgb),
     }
+
+
+def _plain(name: str, mapping: Mapping[str, Any] | None) -> Row | None:
+    """A copy of a mapping that strict JSON can hold."""
+    if mapping is None:
+        return None
+    try:
+        plain: Row = json.loads(json.dumps(dict(mapping), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        message = f"{name} is not strict JSON ({error}): keep to text, finite numbers, lists and mappings of them"
+        raise UsageError(message) from error
+    return plain

@@ -22,7 +22,7 @@ from recorder.errors import (
     VersionError,
 )
 from recorder.provenance import compare_fingerprint
-from recorder.rebuild import build_environment, trust_modules, wrapper_names
+from recorder.rebuild import build_environment, describe_space, trust_modules, wrapper_names
 from recorder.records import ARRAYS, FRAMES, Row, encode_line
 from recorder.simulator import open_ram_source
 from recorder.stepping import Stepper
@@ -158,8 +158,8 @@ class Replay:
             "id": env.spec.id if env.spec is not None else None,
             "wrappers": wrapper_names(env),
             "render_mode": env.render_mode,
-            "observation_space": str(env.observation_space),
-            "action_space": str(env.action_space),
+            "observation_space": describe_space(env.observation_space),
+            "action_space": describe_space(env.action_space),
         }
         stated = {field: value for field, value in built.items() if field in described}
         return self._keep(compare_rows(Place("manifest"), described, stated, self._arrays))
