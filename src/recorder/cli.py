@@ -129,6 +129,7 @@ def _play_episodes(recorder: RecordEpisode, policy: Policy, parsed: argparse.Nam
                     progress.update(task, completed=parsed.decisions - left + decisions)
             recorder.end_episode()
             left -= decisions
+            progress.update(task, completed=parsed.decisions - left)
             reason = ("terminated" if terminated else "truncated") if done else "decision_limit"
             episodes.append(
                 {

@@ -18,7 +18,6 @@ from recorder.records import (
     RESET,
     SUMMARY,
     TRANSITIONS,
-    JsonValue,
     Row,
     digest_of,
     encode_document,
@@ -91,7 +90,6 @@ class EpisodeWriter:
         self._handed_over_at = clock()
         self._are_transitions = row_validator("transitions")
         self._are_frames = row_validator("frames")
-        self._valid_observation: JsonValue = None
         self._documents: dict[str, Row] = {}
         self._transitions: _AppendedFile | None = None
         self._frames: _AppendedFile | None = None
@@ -107,7 +105,6 @@ class EpisodeWriter:
     def write_reset(self, reset: Row) -> None:
         """Write what the environment returned when the episode began."""
         self._write_document(RESET, "reset", reset)
-        self._valid_observation = reset["observation"]
 
     def append_decision(self, transition: Row, frames: DecisionFrames) -> None:
         """Append a decision and its raw frames; they are the writer's from now on."""
@@ -122,18 +119,20 @@ class EpisodeWriter:
         A transition completes its decision, so that a kill between the two leaves raw frames too many, and
         never a decision without its raw frames.
         """
-        batch, self._batch = self._batch, []
+        batch = self._batch
         if not batch:
             return
         if self._transitions is None or self._frames is None:
             message = f"{self.folder} is not open for decisions: write the manifest first"
             raise UsageError(message)
-        # What fails half-way is never tried again: what is on disk then is a prefix, and has to stay one.
-        self._is_whole = False
         if self._is_validating:
-            self._validate_batch(batch)
-        self._frames.append(b"".join([frames.block() for _, frames in batch]))
-        self._transitions.append(b"".join([encode_line(transition) for transition, _ in batch]))
+            _validate_batch(batch, self._are_transitions, self._are_frames)
+        raw_frames = b"".join([frames.block() for _, frames in batch])
+        transitions = b"".join([encode_line(transition) for transition, _ in batch])
+        # What fails half-way is never tried again: what is on disk then is a prefix, and has to stay one.
+        self._batch, self._is_whole = [], False
+        self._frames.append(raw_frames)
+        self._transitions.append(transitions)
         self._is_whole = True
         self._handed_over_at = self._clock()
         if self._is_flushing:
@@ -168,21 +167,6 @@ class EpisodeWriter:
         self._batch.clear()
         self._close(is_flushing=False)
 
-    def _validate_batch(self, batch: list[tuple[Row, DecisionFrames]]) -> None:
-        transitions = [transition for transition, _ in batch]
-        observations = [transition["observation"] for transition in transitions]
-        for transition in transitions:
-            # The same value was validated as the reset's, or as the next_observation of the line before.
-            if transition["observation"] is self._valid_observation:
-                transition["observation"] = None
-            self._valid_observation = transition["next_observation"]
-        rows = [row for _, frames in batch for row in frames.rows_to_validate()]
-        if not (self._are_transitions(transitions) and self._are_frames(rows)):
-            for name, row in [*(("transition", t) for t in transitions), *(("frame", r) for r in rows)]:
-                validate_row(name, row, where=f"a {name} that was to be written")
-        for transition, observation in zip(transitions, observations, strict=True):
-            transition["observation"] = observation
-
     def _open_files(self) -> dict[str, _AppendedFile]:
         files = {TRANSITIONS: self._transitions, FRAMES: self._frames, ARRAYS: self._arrays}
         return {name: file for name, file in files.items() if file is not None}
@@ -199,6 +183,19 @@ class EpisodeWriter:
         data = encode_document(document)
         write_atomically(self.folder / name, data, is_flushing=self._is_flushing)
         self._documents[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+
+
+def _validate_batch(
+    batch: list[tuple[Row, DecisionFrames]],
+    are_transitions: Callable[[list[Row]], bool],
+    are_frames: Callable[[list[Row]], bool],
+) -> None:
+    transitions = [transition for transition, _ in batch]
+    rows = [row for _, frames in batch for row in frames.rows_to_validate()]
+    if are_transitions(transitions) and are_frames(rows):
+        return
+    for name, row in [*(("transition", row) for row in transitions), *(("frame", row) for row in rows)]:
+        validate_row(name, row, where=f"a {name} that was to be written")
 
 
 class _AppendedFile:

@@ -163,7 +163,8 @@ def _show(verdict: Verdict, manifest: Row, out: Path, written: Row, *, is_json: 
 def _inspect(parsed: argparse.Namespace) -> int:
     if parsed.episode is None:
         folder = find_episode(Path())
-        say(f"episode: {folder} (the newest here; name another with --episode)")
+        which = "this folder" if folder == Path() else "the newest under this folder"
+        say(f"episode: {folder} ({which}; name another with --episode)")
     else:
         folder = parsed.episode
     inspection = inspect_decision(folder, parsed.decision)
