@@ -9,7 +9,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from golden_data import float32s, read_cartpole
-from recorder.envs.cartpole import CartPoleEnv
+from recorder.envs.cartpole import CartPoleEnv, _fused_multiply_add, _plain_multiply_add
 
 CASES = read_cartpole("single_steps")["cases"]
 ARITHMETICS = ("plain", "fused")
@@ -70,6 +70,62 @@ def test_a_whole_episode_of_500_steps_is_equal_bit_for_bit(start):
         observation, _, terminated, truncated, _ = env.step(action)
         assert observation.tobytes() == float32s(episode["obs"][step]).tobytes()
         assert (terminated, truncated) == (episode["terminated"][step], episode["truncated"][step])
+
+
+@pytest.mark.parametrize("start", ["in lockstep", "open loop"])
+def test_a_rollout_of_600_steps_over_30_episodes_is_equal_bit_for_bit(start):
+    env = CartPoleEnv(arithmetic="fused")
+    steps = 0
+    for episode in read_cartpole("rollout_600")["episodes"]:
+        before = episode["reset_obs"]
+        env.reset(options={"state": float32s(before)})
+        for time, action in enumerate(episode["actions"]):
+            if start == "in lockstep":
+                env.reset(options={"state": float32s(before), "time": time})
+            before = episode["obs"][time]
+            observation, reward, terminated, truncated, _ = env.step(action)
+            assert observation.tobytes() == float32s(before).tobytes()
+            assert reward == float32s([episode["reward"][time]])[0]
+            assert (terminated, truncated) == (episode["terminated"][time], episode["truncated"][time])
+            steps += 1
+    assert steps == 600
+
+
+# Rounded to float64 first, each of these sums lands halfway between two float32 values, where half to even errs.
+BELOW_HALFWAY = ((1 + 2**-23) * 2**-12, (1 - 2**-23) * 2**-12, 1 + 2**-23, 1 + 2**-23)
+ABOVE_HALFWAY = ((1 + 2**-12) * 2**-12, (1 - 4095 * 2**-24) * 2**-12, 1.0, 1 + 2**-23)
+
+
+@pytest.mark.parametrize(("a", "b", "c", "expected"), [BELOW_HALFWAY, ABOVE_HALFWAY])
+def test_the_fused_multiply_add_rounds_once(a, b, c, expected):
+    assert [float(np.float32(value)) for value in (a, b, c, expected)] == [a, b, c, expected]
+    assert _fused_multiply_add(a, b, c) == expected
+    assert _fused_multiply_add(-a, b, -c) == -expected
+    assert np.float32(a * b + c) != expected
+
+
+def test_the_plain_multiply_add_is_that_of_numpy_float32():
+    for a, b, c in np.random.default_rng(0).uniform(-2, 2, (1000, 3)).astype(np.float32):
+        assert _plain_multiply_add(float(a), float(b), float(c)) == a * b + c
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize(("index", "limit"), [(0, np.float32(2.4)), (2, np.float32(12 * 2 * np.pi / 360))])
+def test_a_state_is_terminated_one_ulp_beyond_either_threshold_and_not_on_it(index, limit, sign):
+    env = CartPoleEnv()
+    for value, reward in ((limit, 1.0), (np.nextafter(limit, np.float32(9)), 0.0)):
+        state = np.zeros(4, np.float32)
+        state[index] = sign * value
+        env.reset(options={"state": state})
+        assert env.step(0)[1] == reward
+
+
+def test_two_instances_of_one_seed_go_the_same_way():
+    first, second = CartPoleEnv(), CartPoleEnv()
+    first.reset(seed=7), second.reset(seed=7)
+    for action in (0, 1, 1, 0, 1, 0, 0, 1):
+        assert first.step(action)[0].tobytes() == second.step(action)[0].tobytes()
+        assert first.state_bytes() == second.state_bytes()
 
 
 def test_equal_seeds_give_equal_starts_within_the_range():

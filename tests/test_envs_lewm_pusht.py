@@ -45,6 +45,7 @@ def test_every_step_of_every_golden_rollout_is_equal_bit_for_bit(name):
             kernels = {row["reward_le"], row.get("reward_haswell_le", row["reward_le"])}
             assert np.float64(reward).tobytes().hex() in kernels
             assert (terminated, truncated) == (row["terminated"], row["truncated"])
+            assert info["is_success"] == row["terminated"]
             steps += 1
     assert steps > 200
 
@@ -58,6 +59,9 @@ def test_starts_and_goals_of_seeds_0_to_69_are_equal_bit_for_bit():
         assert goal.tobytes().hex() == row["goal_state_le"]
         observation, info = LewmPushTEnv().reset(seed=row["seed"])
         assert_same(row, observation, info)
+        without_goal = PushTScene()
+        without_goal.pose(start)
+        assert without_goal.state().tobytes().hex() == row["state_without_goal_settle_le"]
 
 
 @pytest.mark.parametrize(("seed", "moved_px"), [(8, 0.00869), (17, 0.7094), (23, 0.2761), (32, 0.6115)])
@@ -98,6 +102,39 @@ def test_ten_raw_frames_are_published_and_only_the_last_has_a_reward():
     env.set_raw_frame_listener(None)
     env.step(np.array([0.3, 0.1], np.float32))
     assert len(heard) == 10
+
+
+def test_kept_raw_frames_are_those_that_a_listener_hears_also_when_both_are_asked_for():
+    env = LewmPushTEnv()
+    env.reset(seed=3)
+    heard = []
+    env.set_raw_frame_listener(lambda *frame: heard.append((*frame, env.state_bytes())))
+    env.keep_raw_frames(True)
+    for _ in range(3):
+        heard.clear()
+        env.step(np.array([0.3, 0.1], np.float32))
+        assert len(heard) == 10
+        assert env.take_raw_frames() == heard
+
+
+def test_state_bytes_are_nine_float64_each_of_pusher_and_block():
+    env = LewmPushTEnv()
+    observation, info = env.reset(seed=17)
+    assert len(env.state_bytes()) == 144
+    pusher, block = np.frombuffer(env.state_bytes(), "<f8").reshape(2, 9)
+    assert np.array_equal(pusher[:5], [*observation[:2], 0.0, *observation[5:]])
+    assert np.array_equal(block[:3], info["block_pose"])
+    assert LewmPushTEnv.raw_frame_hz == 100.0
+
+
+def test_two_instances_of_one_seed_go_the_same_way_and_a_used_one_is_as_good_as_new():
+    fresh, used = LewmPushTEnv(), LewmPushTEnv()
+    used.reset(seed=4)
+    used.step(np.ones(2, np.float32))
+    fresh.reset(seed=17), used.reset(seed=17)
+    for action in np.random.default_rng(17).uniform(-1, 1, (50, 2)).astype(np.float32):
+        assert fresh.step(action)[0].tobytes() == used.step(action)[0].tobytes()
+        assert fresh.state_bytes() == used.state_bytes()
 
 
 def test_listening_does_not_change_a_bit():

@@ -90,16 +90,27 @@ class DecisionFrames:
         """The reward of each raw frame, spelled; None where that clock has none."""
         return [None if frame[0] is None else encode_value(frame[0]) for frame in self._kept]
 
-    def rows_to_validate(self) -> list[Row]:
-        """The rows that a schema has to see: all but the quiet ones after the first quiet one.
+    @property
+    def has_quiet(self) -> bool:
+        """Whether some lines consist of numbers, the decision's action and RAM in hex only."""
+        return len(self._kept) > 1 and True in self._find_quiet()
 
-        Those differ from it in an integer and in hex digits, so they are as valid as it is.
+    def rows_to_validate(self, *, is_quiet_valid: bool) -> list[Row]:
+        """The rows that a schema has to see: all but the quiet ones after a first one.
+
+        Those differ from it in integers, in hex digits and in the action, which is validated with the
+        transition, so they are as valid as it is.
+
+        Args:
+            is_quiet_valid: Whether an earlier decision gave a quiet row already.
         """
         if len(self._kept) == 1:
             return [self.row(0)]
         quiet = self._find_quiet()
-        first_quiet = quiet.index(True) if True in quiet else None
-        return [self.row(index) for index, is_quiet in enumerate(quiet) if not is_quiet or index == first_quiet]
+        wanted = [index for index, is_quiet in enumerate(quiet) if not is_quiet]
+        if not is_quiet_valid and self.has_quiet:
+            wanted.insert(0, quiet.index(True))
+        return [self.row(index) for index in wanted]
 
     def lines(self) -> list[bytes]:
         """Every raw frame as the line that `records.encode_line` makes of its row."""

@@ -191,7 +191,11 @@ def _validate_batch(
     are_frames: Callable[[list[Row]], bool],
 ) -> None:
     transitions = [transition for transition, _ in batch]
-    rows = [row for _, frames in batch for row in frames.rows_to_validate()]
+    rows: list[Row] = []
+    is_quiet_valid = False
+    for _, frames in batch:
+        rows += frames.rows_to_validate(is_quiet_valid=is_quiet_valid)
+        is_quiet_valid = is_quiet_valid or frames.has_quiet
     if are_transitions(transitions) and are_frames(rows):
         return
     for name, row in [*(("transition", row) for row in transitions), *(("frame", row) for row in rows)]:

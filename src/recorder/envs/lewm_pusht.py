@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,6 +36,9 @@ ANGLE_RANGE_RAD = (-2 * np.pi, 2 * np.pi)
 
 # The overlay that the published environment draws and never scores.
 GOAL_POSE = (256.0, 256.0, np.pi / 4)
+
+# What all raw frames but the last have.
+_NO_REWARD, _NO_FLAG = itertools.repeat(None), itertools.repeat(False)
 
 SUCCESS_DISTANCE_PX = 20
 SUCCESS_ANGLE_RAD = np.pi / 9
@@ -135,11 +139,12 @@ class LewmPushTEnv(gymnasium.Env[FloatArray, np.ndarray[Any, Any]]):
         target = (position.x + offset[0], position.y + offset[1])
         self.latest_action = (float(target[0]), float(target[1]))
         scene.contact_points = 0
+        keep = scene.keep_state if self._is_keeping else None
         for frame in range(PHYSICS_STEPS):
             scene.push(target)
-            if self._is_keeping:
-                scene.keep_state()
-            elif listener is not None and frame < PHYSICS_STEPS - 1:
+            if keep is not None:
+                keep()
+            if listener is not None and frame < PHYSICS_STEPS - 1:
                 listener(None, False, False)
         self._steps += 1
         observation = scene.state()
@@ -172,7 +177,7 @@ class LewmPushTEnv(gymnasium.Env[FloatArray, np.ndarray[Any, Any]]):
     def take_raw_frames(self) -> list[tuple[float | None, bool, bool, bytes]]:
         """The raw frames of the last decision; only the last has a reward."""
         *states, last = self._scene.take_states()
-        return [*((None, False, False, state) for state in states), (*self._last_frame, last)]
+        return [*zip(_NO_REWARD, _NO_FLAG, _NO_FLAG, states), (*self._last_frame, last)]  # noqa: B905 - endless
 
     def render(self) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
         """The scene as (224, 224, 3) uint8, or None without a render mode."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -43,8 +44,9 @@ STEM: tuple[Point, ...] = (
 )
 
 
-# Pusher and block.
+# Pusher and block; the walls' body comes last in each kept state and is left out.
 STATE_BYTES = 2 * BYTES_PER_BODY
+_KEPT_STATE = struct.Struct(f"{STATE_BYTES}s{BYTES_PER_BODY}x")
 
 
 class PushTScene:
@@ -119,9 +121,7 @@ class PushTScene:
 
     def take_states(self) -> list[bytes]:
         """The states that `keep_state` kept, each as `state_bytes` gives it, and forget them."""
-        data = self._states.take()
-        # The walls' body comes last in each.
-        return [data[start : start + STATE_BYTES] for start in range(0, len(data), STATE_BYTES + BYTES_PER_BODY)]
+        return [state for (state,) in _KEPT_STATE.iter_unpack(self._states.take())]
 
     def block_outline(self) -> list[list[Point]]:
         """World coordinates of bar and stem, px."""
