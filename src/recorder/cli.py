@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from recorder.archive import find_newest_manifest, restore_archive
-from recorder.command import run_command, say
+from recorder.command import run_command, say, whole_number
 from recorder.errors import UsageError
 from recorder.policies import import_from_here, make_policy
 from recorder.rebuild import build_environment, make_environment
@@ -149,7 +149,8 @@ def _report_episodes(episodes: list[Row], parsed: argparse.Namespace) -> None:
     decisions = sum(episode["decisions"] for episode in episodes)
     word = "episode" if len(episodes) == 1 else "episodes"
     sys.stdout.write(f"recorded {len(episodes)} {word}, {decisions} decisions, in {parsed.out}\n")
-    sys.stdout.write(f"verify the first with: replay --episode {episodes[0]['episode']}\n")
+    trust = f" --trust {parsed.factory.partition(':')[0]}" if parsed.factory else ""
+    sys.stdout.write(f"verify the first with: replay --episode {episodes[0]['episode']}{trust}\n")
 
 
 def _restore(parsed: argparse.Namespace) -> int:
@@ -183,7 +184,11 @@ def _environment_kwargs(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def _json_object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        message = f"must be a JSON object, such as '{{\"gravity\": 9.8}}' ({error})"
+        raise argparse.ArgumentTypeError(message) from error
     if not isinstance(value, dict):
         message = "must be a JSON object"
         raise argparse.ArgumentTypeError(message)
@@ -191,19 +196,11 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _seed(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        message = "must be 0 or more"
-        raise argparse.ArgumentTypeError(message)
-    return value
+    return whole_number(text, at_least=0)
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        message = "must be 1 or more"
-        raise argparse.ArgumentTypeError(message)
-    return value
+    return whole_number(text, at_least=1)
 
 
 if __name__ == "__main__":

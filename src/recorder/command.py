@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import traceback
@@ -43,6 +44,22 @@ def run_command(body: Callable[[], int]) -> int:
         say("error: unforeseen, please report it with the lines above")
         return UNFORESEEN
     return code
+
+
+def whole_number(text: str, *, at_least: int) -> int:
+    """An argument that is a whole number from a limit up.
+
+    Raises:
+        argparse.ArgumentTypeError: It is not.
+    """
+    try:
+        value = int(text)
+    except ValueError:
+        value = at_least - 1
+    if value < at_least:
+        message = f"must be a whole number from {at_least} up, not {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return value
 
 
 def say(text: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 from rich.console import Console
 
-from recorder.command import run_command, say
+from recorder.command import run_command, say, whole_number
 from recorder.errors import CannotRunError, UsageError
 from recorder.policies import import_from_here
 from recorder.records import FRAMES
@@ -185,11 +185,7 @@ def _inspect(parsed: argparse.Namespace) -> int:
 
 
 def _index(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        message = "must be 0 or more"
-        raise argparse.ArgumentTypeError(message)
-    return value
+    return whole_number(text, at_least=0)
 
 
 if __name__ == "__main__":
