@@ -11,10 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from recorder.records import digest_of, encode_document
+from recorder.storage import digest_file
+
 DEMO = Path("demo")
 EPISODE = DEMO / "restored" / "first-episodes" / "push-t" / "episode-0000"
 DECISION = 41
-DAMAGED = 3
+DIVERGED, DAMAGED = 1, 3
 
 # Under the Python of the recording this flag changes nothing; under a newer one the verdict says so.
 REPLAY = ["replay", "--allow-other-versions"]
@@ -28,7 +31,10 @@ def main() -> int:
     run("inspect-step", "--episode", str(EPISODE), "--decision", str(DECISION))
     edited = edit_one_reward()
     run(*REPLAY, "--episode", str(edited), "--out", str(DEMO / "replayed-edited"), expected=DAMAGED)
-    say(f"The edit was caught. The video of the honest episode is {DEMO / 'replayed' / 'replay.mp4'}")
+    say("Caught by its digest, and by the replay. Now the same edit by someone who computes every digest anew.")
+    redo_digests(edited)
+    run(*REPLAY, "--episode", str(edited), "--out", str(DEMO / "replayed-careful"), expected=DIVERGED)
+    say(f"Caught by the replay alone. The video of the honest episode is {DEMO / 'replayed' / 'replay.mp4'}")
     return 0
 
 
@@ -45,6 +51,14 @@ def edit_one_reward() -> Path:
     path.write_text("".join(lines), encoding="utf-8")
     say(f"Now someone improves the reward of decision {DECISION} from {before} to {row['reward']['value']} in a copy.")
     return edited
+
+
+def redo_digests(episode: Path) -> None:
+    """Let the summary answer for the edited file, as a careful forger would."""
+    path = episode / "summary.json"
+    summary = json.loads(path.read_bytes())
+    summary["files"]["transitions.jsonl"] = digest_file(episode / "transitions.jsonl")
+    path.write_bytes(encode_document({**summary, "digest": digest_of(summary)}))
 
 
 def run(*command: str, expected: int = 0) -> None:

@@ -382,3 +382,150 @@ def test_print_options_of_numpy_are_no_divergence(tmp_path):
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     run("replay", "--episode", "run/episode-0000", cwd=tmp_path)
+
+
+# What a hurried person does.
+
+
+def remove_line(number):
+    def change(data):
+        lines = data.splitlines(keepends=True)
+        return b"".join(lines[:number] + lines[number + 1 :])
+
+    return change
+
+
+def test_inspect_never_shows_another_decision_than_the_one_asked_for(run_folder, capsys):
+    episode = run_folder / "episode-0000"
+    edit(episode, "transitions.jsonl", remove_line(3))
+    assert replay.cli.inspect_main(["--episode", str(episode), "--decision", "5"]) == 3
+    said = capsys.readouterr()
+    assert "holds decision 6 where decision 5 should be" in said.err
+    assert said.out == ""
+
+
+def test_inspect_shows_an_edited_decision_and_says_that_its_file_was_changed(run_folder, capsys):
+    episode = run_folder / "episode-0000"
+    edit(episode, "transitions.jsonl", lambda data: data.replace(b'"reward":1.0', b'"reward":9.0', 1))
+    edit(episode, "frames.jsonl", remove_line(0))
+    assert replay.cli.inspect_main(["--episode", str(episode), "--decision", "0"]) == 3
+    said = capsys.readouterr()
+    assert "9.0" in said.out
+    assert "transitions.jsonl was changed" in said.err
+    assert "holds 0 of the decision's 1 raw frames" in said.err
+
+
+def test_nothing_is_ever_written_into_an_episode(run_folder):
+    episode = run_folder / "episode-0000"
+    before = files_under(episode)
+    assert replay.cli.inspect_main(["--episode", str(episode), "--decision", "0", "--image", f"{episode}/x.png"]) == 2
+    assert recorder.cli.main(["play", "--env", "CartPole-v1", "--decisions", "5", "--out", f"{episode}/deep/er"]) == 2
+    assert replay.cli.replay_main(["--episode", str(episode), "--out", f"{episode}/x/y"]) == 2
+    assert files_under(episode) == before
+
+
+def test_a_policy_that_raises_gets_one_sentence_and_loses_nothing(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "def bad(env, seed):\n    steps = iter(range(5))\n    return lambda o: next(steps) and 0 or 0\n",
+        encoding="utf-8",
+    )
+    arguments = ["play", "--env", "CartPole-v1", "--policy", "mine:bad", "--decisions", 9, "--out", "run"]
+    done = run("record", *arguments, cwd=tmp_path, expected=4)
+    assert "raised StopIteration" in done.stderr
+    assert "mine.py:3" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert run("replay", "--episode", "run/episode-0000", cwd=tmp_path).stdout.startswith("verified prefix")
+
+
+def test_a_seed_beyond_64_bits_is_refused_and_nothing_is_written(tmp_path):
+    arguments = ["play", "--env", "CartPole-v1", "--decisions", "5", "--out", str(tmp_path / "run")]
+    assert recorder.cli.main([*arguments, "--seed", str(2**64)]) == 2
+    assert not (tmp_path / "run").exists()
+    assert recorder.cli.main([*arguments, "--seed", str(2**64 - 1)]) == 0
+    assert (
+        replay.cli.replay_main(["--episode", str(tmp_path / "run/episode-0000"), "--out", str(tmp_path / "out")]) == 0
+    )
+
+
+def test_an_attribute_that_holds_no_numbers_is_no_state(tmp_path, capsys):
+    arguments = ["play", "--env", "CartPole-v1", "--ram", "numpy:np_random", "--decisions", "5"]
+    assert recorder.cli.main([*arguments, "--out", str(tmp_path / "run")]) == 4
+    assert "np_random holds Generator, not numbers" in capsys.readouterr().err
+
+
+def test_an_info_key_that_the_environment_never_gave_is_named(tmp_path, capsys):
+    arguments = ["play", "--env", "CartPole-v1", "--info", "lives", "--decisions", "5", "--out", str(tmp_path / "run")]
+    assert recorder.cli.main(arguments) == 0
+    replay.cli.replay_main(["--episode", str(tmp_path / "run/episode-0000"), "--out", str(tmp_path / "out")])
+    assert "not checked: info 'lives': the environment never gave it" in capsys.readouterr().out
+
+
+def test_a_reader_who_leaves_early_is_not_told_diverged(run_folder, tmp_path):
+    for command in ("replay --episode run/episode-0000", "inspect-step --episode run/episode-0000 --decision 1"):
+        code = f"exec {BIN}/{command}"
+        process = subprocess.Popen(["sh", "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # noqa: S607
+        process.stdout.close()
+        assert process.wait() in {0, 141}
+        process.stderr.close()
+
+
+def test_lines_that_no_interruption_explains_are_damage(run_folder, capsys):
+    episode = run_folder / "episode-0000"
+    (episode / "summary.json").unlink()
+    edit(episode, "frames.jsonl", remove_line(20))
+    assert replay.cli.replay_main(["--episode", str(episode)]) in {1, 3}
+    edit(episode, "frames.jsonl", lambda data: b"".join(data.splitlines(keepends=True)[:5]))
+    assert replay.cli.replay_main(["--episode", str(episode)]) == 3
+    assert "which no interruption explains" in capsys.readouterr().out
+
+
+def test_a_video_that_was_not_drawn_is_not_announced(run_folder, capsys):
+    episode = run_folder / "episode-0000"
+    edit(episode, "manifest.json", lambda data: data.replace(b'"render_mode": null', b'"render_mode": "human"'))
+    assert replay.cli.replay_main(["--episode", str(episode), "--video"]) == 3
+    said = capsys.readouterr().out
+    assert "video:" not in said or "pictures at" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"durability": "proces"}, "batch, process, power"),
+        ({"info_keys": "lives"}, r"\['lives'\]"),
+        ({"ram": lambda env: b""}, "ram must be text"),
+        ({"factory": lambda: None}, "factory must be text"),
+        ({"protocol": {"x": float("nan")}}, "strict JSON"),
+        ({"policy": {"name": "a", "x": {1, 2}}}, "strict JSON"),
+    ],
+)
+def test_a_wrong_argument_of_the_wrapper_is_refused_before_anything_is_written(tmp_path, options, words):
+    import gymnasium
+
+    from recorder import RecordEpisode
+    from recorder.errors import UsageError
+
+    with pytest.raises(UsageError, match=words):
+        RecordEpisode(gymnasium.make("CartPole-v1"), tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_factory_that_forgets_the_render_mode_is_refused_when_recording_starts(tmp_path):
+    from environments import make_frames
+    from recorder import RecordEpisode
+    from recorder.errors import NotRebuildableError
+
+    with pytest.raises(NotRebuildableError, match="factory_kwargs"):
+        RecordEpisode(make_frames(render_mode="rgb_array"), tmp_path / "run", factory="environments:make_frames")
+
+
+def test_a_full_disk_is_said_with_its_file_and_what_was_kept(tmp_path):
+    code = (
+        "import resource, signal, sys, recorder.cli; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (30000, 30000)); "
+        "sys.exit(recorder.cli.main(['play', '--env', 'Pendulum-v1', '--decisions', '900', '--out', 'run']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 4, done.stderr
+    assert "jsonl: File too large: free some space" in done.stderr
+    assert "kept in run/episode-0000" in done.stderr
+    assert run("replay", "--episode", "run/episode-0000", cwd=tmp_path).stdout.startswith("verified prefix")

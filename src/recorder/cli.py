@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from recorder.archive import find_newest_manifest, restore_archive
 from recorder.command import run_command, say, whole_number
-from recorder.errors import UsageError
+from recorder.errors import CannotRunError, RecorderError, UsageError
 from recorder.policies import import_from_here, make_policy
 from recorder.rebuild import build_environment, make_environment
+from recorder.storage import require_new_folder
 from recorder.wrappers import RecordEpisode
 
 if TYPE_CHECKING:
@@ -36,7 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_play(commands.add_parser("play", help="play an environment with a policy and record every episode"))
     parsed = parser.parse_args(arguments)
-    return run_command(lambda: _play(parsed))
+    return run_command(
+        lambda: _play(parsed),
+        interrupted=f"what was recorded so far in {parsed.out} is a prefix that `replay` verifies",
+    )
 
 
 def restore_main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +56,7 @@ def restore_main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parsed = parser.parse_args(arguments)
-    return run_command(lambda: _restore(parsed))
+    return run_command(lambda: _restore(parsed), interrupted="nothing was restored")
 
 
 def _add_play(parser: argparse.ArgumentParser) -> None:
@@ -78,8 +83,9 @@ def _add_play(parser: argparse.ArgumentParser) -> None:
 
 
 def _play(parsed: argparse.Namespace) -> int:
-    if parsed.out.exists():
-        message = f"{parsed.out} exists already: choose another --out or remove it"
+    require_new_folder(parsed.out)
+    if parsed.factory is not None and not parsed.factory.partition(":")[2]:
+        message = f"--factory {parsed.factory} names no function: write it as module:function"
         raise UsageError(message)
     env = _make_played_environment(parsed)
     try:
@@ -90,15 +96,21 @@ def _play(parsed: argparse.Namespace) -> int:
             factory=parsed.factory,
             factory_kwargs=_environment_kwargs(parsed) if parsed.factory else None,
             ram=None if parsed.ram == "none" else parsed.ram,
-            rgb=parsed.rgb,
+            rgb=parsed.rgb or None,
             info_keys=[key for key in parsed.info.split(",") if key],
             policy={"name": parsed.policy, "run_seed": parsed.seed},
         )
     except BaseException:
         env.close()
         raise
-    with recorder:
-        episodes = _play_episodes(recorder, policy, parsed)
+    try:
+        with recorder:
+            episodes = _play_episodes(recorder, policy, parsed)
+    except (OSError, RecorderError):
+        say(_describe_rest(recorder))
+        raise
+    except Exception as error:
+        raise CannotRunError(_describe_failure(error, recorder)) from error
     _report_episodes(episodes, parsed)
     return 0
 
@@ -140,6 +152,18 @@ def _play_episodes(recorder: RecordEpisode, policy: Policy, parsed: argparse.Nam
                 }
             )
     return episodes
+
+
+def _describe_failure(error: Exception, recorder: RecordEpisode) -> str:
+    """Where the code of the environment or the policy raised, in one sentence, and what is kept."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(last.filename).name}:{last.lineno} in {last.name}"
+    return f"the environment or the policy raised {type(error).__name__}: {error} ({where}); {_describe_rest(recorder)}"
+
+
+def _describe_rest(recorder: RecordEpisode) -> str:
+    folder = recorder.episode_folder
+    return "nothing was recorded" if folder is None else f"the decisions before it are kept in {folder} and verify"
 
 
 def _report_episodes(episodes: list[Row], parsed: argparse.Namespace) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import traceback
 from typing import TYPE_CHECKING
 
-from recorder.errors import RecorderError
+from recorder.errors import CannotRunError, RecorderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,12 +17,17 @@ if TYPE_CHECKING:
 # Python itself exits with 1 after a traceback, which would read as "diverged".
 UNFORESEEN = 70
 INTERRUPTED = 130
+UNREAD = 141
 
 
-def run_command(body: Callable[[], int]) -> int:
+def run_command(body: Callable[[], int], *, interrupted: str) -> int:
     """The exit code of a command body.
 
     Results go to stdout by the body; errors go to stderr here, one sentence each.
+
+    Args:
+        body: Does the work and returns the exit code.
+        interrupted: What to say after Ctrl-C.
     """
     try:
         code = body()
@@ -30,20 +36,25 @@ def run_command(body: Callable[[], int]) -> int:
         say(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        say("interrupted: what was recorded so far is a prefix that `replay` verifies")
+        say(f"interrupted: {interrupted}")
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output went away (`| head`): no verdict was read, and there is nobody to tell.
+    except (BrokenPipeError, SystemExit):  # rich exits by itself when its reader is gone
+        # The reader of our output went away (`| head`): there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNFORESEEN
+        return UNREAD
     except OSError as error:
-        say(f"error: {error.strerror or error}: {error.filename or ''}; free space or choose another folder")
-        return UNFORESEEN
+        say(f"error: {_describe_os_error(error)}")
+        return CannotRunError.exit_code
     except Exception:  # noqa: BLE001 - the last place that can keep a traceback from exiting with 1
         traceback.print_exc()
         say("error: unforeseen, please report it with the lines above")
         return UNFORESEEN
     return code
+
+
+def _describe_os_error(error: OSError) -> str:
+    advice = "free some space" if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG} else "choose another place"
+    return f"{error.filename or 'a file'}: {error.strerror or error}: {advice}"
 
 
 def whole_number(text: str, *, at_least: int) -> int:

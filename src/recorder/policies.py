@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from recorder.errors import UsageError
+from recorder.errors import CannotRunError, UsageError
 from recorder.wrappers import derive_seed
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def make_policy(name: str, env: gymnasium.Env[Any, Any], seed: int) -> Policy:
 
     Raises:
         UsageError: There is no such policy.
+        CannotRunError: Its function raised.
     """
     policy_seed = derive_seed(seed, POLICY_STREAM)
     if name == "random":
@@ -46,7 +47,11 @@ def make_policy(name: str, env: gymnasium.Env[Any, Any], seed: int) -> Policy:
     except (ImportError, AttributeError) as error:
         message = f"policy {name} cannot be imported: {error}"
         raise UsageError(message) from error
-    policy: Policy = make(env, policy_seed)
+    try:
+        policy: Policy = make(env, policy_seed)
+    except Exception as error:
+        message = f"policy {name} could not be made: {type(error).__name__}: {error} (it is called with env and seed)"
+        raise CannotRunError(message) from error
     return policy
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 TRUSTED_PACKAGES = ("gymnasium.wrappers", "recorder.envs")
 
 # Which extra brings a module that an environment failed to import.
-EXTRA_OF_MODULE = {"Box2D": "box2d", "pygame": "render", "ale_py": "atari", "mujoco": "mujoco"}
+EXTRA_OF_MODULE = {"Box2D": "box2d", "pygame": "render", "ale_py": "atari"}
 
 _SPEC_FIELDS = (
     "id",
@@ -87,6 +87,9 @@ def describe_environment(env: Environment, factory: str | None, factory_kwargs: 
     """
     entry_point: str | None
     if factory is not None:
+        if not isinstance(factory, str):
+            message = f"factory must be text, 'module:function', not {type(factory).__name__}"
+            raise UsageError(message)
         spec, entry_point = None, factory
         described: Row | None = {"entry_point": factory, "kwargs": _spell_kwargs(factory, factory_kwargs or {})}
         _refuse_main(factory)
@@ -178,7 +181,8 @@ def require_rebuildable(env: Environment, described: Mapping[str, Any]) -> None:
 
 def trust_modules(names: Collection[str]) -> Callable[[str], bool]:
     """A judge of module names: true for the given modules, their parts, and this project's own."""
-    trusted = (*TRUSTED_PACKAGES, *names)
+    given = [names] if isinstance(names, str) else names
+    trusted = (*TRUSTED_PACKAGES, *(name.partition(":")[0] for name in given))
     return lambda module: any(module == name or module.startswith(f"{name}.") for name in trusted)
 
 
@@ -273,7 +277,9 @@ def _build_from_factory(
     try:
         env = getattr(importlib.import_module(module), name)(**kwargs)
     except ModuleNotFoundError as error:
-        message = f"{entry_point} cannot be imported ({error}): run from the folder that holds it, or set PYTHONPATH"
+        is_there = error.name is not None and not f"{module}.".startswith(f"{error.name}.")
+        advice = "install what it needs" if is_there else "run from the folder that holds it, or set PYTHONPATH"
+        message = f"{entry_point} cannot be imported ({error}): {advice}"
         raise CannotRunError(message) from error
     except Exception as error:
         message = f"{entry_point} could not build the environment: {type(error).__name__}: {error}"
@@ -287,6 +293,8 @@ def _build_from_factory(
 def _first_difference(env: Environment, again: Environment) -> str | None:
     if wrapper_names(env) != wrapper_names(again):
         return f"wrappers {' < '.join(wrapper_names(env))} became {' < '.join(wrapper_names(again))}"
+    if env.render_mode != again.render_mode:
+        return f"render mode {env.render_mode!r} became {again.render_mode!r} (name it in factory_kwargs)"
     if env.observation_space != again.observation_space:
         return f"observation space {env.observation_space} became {again.observation_space}"
     if env.action_space != again.action_space:

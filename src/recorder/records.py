@@ -120,8 +120,12 @@ def read_strict_json(data: bytes, *, where: str) -> JsonValue:
 
 def digest_of(document: Row) -> str:
     """SHA-256 of a document without its own `digest`: keys sorted, no spaces, UTF-8."""
-    rest = {key: value for key, value in document.items() if key != "digest"}
-    return hashlib.sha256(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return sha256_of_json({key: value for key, value in document.items() if key != "digest"})
+
+
+def sha256_of_json(document: JsonValue) -> str:
+    """SHA-256 of a JSON value in one spelling: keys sorted, no spaces, UTF-8."""
+    return hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def _unique_pairs(pairs: list[tuple[str, JsonValue]]) -> Row:

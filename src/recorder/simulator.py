@@ -41,6 +41,8 @@ INLINE_RAM_BYTES = 4096
 
 ENVIRONMENT = "environment"
 
+_NUMBER_KINDS = "biufc"
+
 
 class ShowsState(Protocol):
     """An environment that publishes the bytes of its simulator state."""
@@ -99,6 +101,9 @@ def choose_ram_source(env: gymnasium.Env[Any, Any], asked: str | None) -> Row:
     """
     if asked is None:
         return {"source": None, "absent": "not asked for"}
+    if not isinstance(asked, str):
+        message = f"ram must be text, such as 'numpy:state' or 'module:function', not {type(asked).__name__}"
+        raise UsageError(message)
     if asked != "auto":
         return {"source": asked, "absent": None}
     if shows_state(env.unwrapped):
@@ -144,7 +149,15 @@ def spell_ram(data: bytes) -> str | Row:
 def _numpy_reader(simulator: object, names: list[str]) -> RamReader:
     _require_attributes(simulator, names)
     # Read by name each time: environments replace their state arrays.
-    return lambda: b"".join(np.asarray(getattr(simulator, name)).tobytes() for name in names)
+    return lambda: b"".join(_number_bytes(name, getattr(simulator, name)) for name in names)
+
+
+def _number_bytes(name: str, value: object) -> bytes:
+    array = np.asarray(value)
+    if array.dtype.kind not in _NUMBER_KINDS:  # the bytes of an object array are addresses
+        message = f"attribute {name} holds {type(value).__name__}, not numbers: name one that holds the state"
+        raise CannotRunError(message)
+    return array.tobytes()
 
 
 def _pymunk_reader(simulator: object, name: str) -> RamReader:

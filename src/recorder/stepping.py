@@ -113,11 +113,13 @@ class Stepper:
         if terminated.__class__ is not bool or truncated.__class__ is not bool:
             terminated, truncated = bool(terminated), bool(truncated)
         try:
+            what = "observation"
             next_observation = encode_value(observation, self._arrays)
+            what = "reward"
             spelled_reward = encode_value(reward)
             float(reward)
         except EncodingError as error:
-            raise error.inside("observation or reward") from None
+            raise error.inside(what) from None
         except (TypeError, ValueError):
             problem = f"{spelled_reward} is not one number"
             raise EncodingError(problem, ("reward",)) from None

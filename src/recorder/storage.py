@@ -78,8 +78,7 @@ class EpisodeWriter:
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            message = f"{folder} exists already: choose another output folder or remove it"
-            raise UsageError(message) from None
+            require_new_folder(folder)
         self.folder = folder
         self._is_flushing = durability == "power"
         self._is_validating = is_validating
@@ -206,6 +205,7 @@ class _AppendedFile:
     """One append-only file and the running digest of what was appended."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._digest = hashlib.sha256()
         # Hashed in batches: one update of 64 KiB costs less than many of a line each. (A hashing thread costs
@@ -220,9 +220,13 @@ class _AppendedFile:
 
     def append(self, data: bytes) -> None:
         length = len(data)
-        written = os.write(self._descriptor, data)
-        if written != length:
-            _write_all(self._descriptor, data[written:])
+        try:
+            written = os.write(self._descriptor, data)
+            if written != length:
+                _write_all(self._descriptor, data[written:])
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
         self._unhashed.append(data)
         self._unhashed_bytes += length
         if self._unhashed_bytes >= HASH_BATCH_BYTES:
@@ -410,6 +414,9 @@ def require_episode(folder: Path) -> None:
         raise UsageError(message)
     if (folder / MANIFEST).is_file():
         return
+    if folder.is_file():
+        message = f"{folder} is a file: give the folder that it lies in"
+        raise UsageError(message)
     inside = find_episodes(folder) if folder.is_dir() else []
     if inside:
         listed = ", ".join(str(path) for path in inside[:3]) + (", ..." if len(inside) > 3 else "")  # noqa: PLR2004
@@ -417,6 +424,30 @@ def require_episode(folder: Path) -> None:
     else:
         message = f"{folder} is not an episode: it holds no {MANIFEST}; record one with `record play`"
     raise UsageError(message)
+
+
+def require_new_folder(folder: Path) -> None:
+    """Raise unless nothing is there yet and no episode is around it.
+
+    Raises:
+        UsageError: There is; nothing was written.
+    """
+    if folder.exists() or folder.is_symlink():
+        message = f"{folder} exists already: choose another output folder or remove it"
+        raise UsageError(message)
+    require_outside_episodes(folder)
+
+
+def require_outside_episodes(path: Path) -> None:
+    """Raise if a file or folder would lie within an episode.
+
+    Raises:
+        UsageError: It would; nothing was written.
+    """
+    for folder in path.resolve().parents:
+        if (folder / MANIFEST).is_file():
+            message = f"{path} lies inside the episode {folder}, and evidence is never added to: choose another place"
+            raise UsageError(message)
 
 
 def find_episodes(folder: Path) -> list[Path]:
@@ -429,11 +460,15 @@ def write_atomically(path: Path, data: bytes, *, is_flushing: bool = False) -> N
     # System calls on plain strings: an episode of twenty decisions would notice the price of path objects.
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.part")  # noqa: PTH118
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         _write_all(descriptor, data)
         if is_flushing:
             os.fsync(descriptor)
+    except OSError as error:
+        os.unlink(temporary)  # noqa: PTH108
+        error.filename = str(path)
+        raise
     finally:
         os.close(descriptor)
     os.replace(temporary, path)  # noqa: PTH105

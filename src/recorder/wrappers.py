@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import gymnasium
 import numpy as np
@@ -15,10 +14,10 @@ from recorder.encoding import encode_value
 from recorder.errors import UsageError
 from recorder.provenance import describe_fingerprint, describe_provenance
 from recorder.rebuild import describe_environment, require_rebuildable
-from recorder.records import FORMAT_VERSION, Row
+from recorder.records import FORMAT_VERSION, Row, sha256_of_json
 from recorder.simulator import choose_ram_source, open_ram_source, shows_raw_frames
 from recorder.stepping import Stepper
-from recorder.storage import Durability, EpisodeWriter
+from recorder.storage import Durability, EpisodeWriter, require_new_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,9 @@ EndReason = Literal["terminated", "truncated", "decision_limit", "abandoned", "c
 
 # A drawn or derived seed lies in the range that every consumer accepts (numpy's legacy seeds, C ints).
 SEED_LIMIT = 2**31
+
+# What the manifest holds as a JSON number.
+GIVEN_SEED_LIMIT = 2**64
 
 _COMPLETE_ENDS = frozenset({"terminated", "truncated", "decision_limit"})
 
@@ -84,8 +86,12 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Refuse what could not be replayed; write nothing yet."""
         super().__init__(env)
         self.out = Path(out)
-        if self.out.exists():
-            message = f"{self.out} exists already: choose another output folder or remove it"
+        require_new_folder(self.out)
+        if durability not in get_args(Durability):
+            message = f"durability must be one of {', '.join(get_args(Durability))}, not {durability!r}"
+            raise UsageError(message)
+        if isinstance(info_keys, str):
+            message = f"info_keys is a list of keys: write [{info_keys!r}]"
             raise UsageError(message)
         is_hashing_rgb = env.render_mode == "rgb_array" if rgb is None else rgb
         if is_hashing_rgb and env.render_mode != "rgb_array":
@@ -253,8 +259,9 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _choose_seed(self, seed: int | None) -> tuple[int, str]:
         if seed is not None:
-            if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-                message = f"seed must be an int from 0 up, not {seed!r}: nothing was recorded"
+            is_int = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+            if not is_int or not 0 <= seed < GIVEN_SEED_LIMIT:
+                message = f"seed must be an int from 0 to 2^64 - 1, not {seed!r}: nothing was recorded"
                 raise UsageError(message)
             self._run_seed = int(seed)
             return int(seed), "given"
@@ -286,13 +293,14 @@ def _describe_run(
     publisher = simulator if shows_raw_frames(simulator) else None
     frame_rate = env.metadata.get("render_fps") if publisher is None else publisher.raw_frame_hz
     protocol = _plain("protocol", protocol)
-    canonical = json.dumps(protocol, sort_keys=True, separators=(",", ":")) if protocol else None
-    absent = None if is_hashing_rgb else f"pictures are not recorded with render mode {env.render_mode!r}"
+    is_drawn = env.render_mode == "rgb_array"
+    reason = "not asked for" if is_drawn else f"there are no pictures with render mode {env.render_mode!r}"
+    absent = None if is_hashing_rgb else reason
     return {
         "environment": environment,
         "policy": _plain("policy", {"name": policy} if isinstance(policy, str) else policy),
         "protocol": protocol or None,
-        "protocol_sha256": hashlib.sha256(canonical.encode()).hexdigest() if canonical else None,
+        "protocol_sha256": sha256_of_json(protocol) if protocol else None,
         "clocks": {
             "raw_frame_source": "decision" if publisher is None else "environment",
             "raw_frame_hz": float(frame_rate) if frame_rate else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +13,10 @@ import orjson
 from rich.console import Console
 
 from recorder.command import run_command, say, whole_number
-from recorder.errors import CannotRunError, UsageError
+from recorder.errors import CannotRunError, DamagedError
 from recorder.policies import import_from_here
 from recorder.records import FRAMES
-from recorder.storage import require_episode
+from recorder.storage import require_episode, require_new_folder, require_outside_episodes
 from replay.engine import Replay
 from replay.inspection import find_episode, inspect_decision, picture_mode, render_strip
 from replay.report import describe_verdict, show_inspection, write_report
@@ -45,7 +46,7 @@ def replay_main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
     parsed = parser.parse_args(arguments)
     _draw_off_screen()
-    return run_command(lambda: _replay(parsed))
+    return run_command(lambda: _replay(parsed), interrupted="nothing was decided, and no result is kept")
 
 
 def inspect_main(arguments: Sequence[str] | None = None) -> int:
@@ -60,7 +61,7 @@ def inspect_main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the decision as JSON")
     parsed = parser.parse_args(arguments)
     _draw_off_screen()
-    return run_command(lambda: _inspect(parsed))
+    return run_command(lambda: _inspect(parsed), interrupted="nothing was shown")
 
 
 def _add_permissions(parser: argparse.ArgumentParser) -> None:
@@ -83,25 +84,34 @@ def _replay(parsed: argparse.Namespace) -> int:
     if parsed.trust:
         import_from_here()
     replay = Replay(folder, trust=parsed.trust, allow_other_versions=parsed.allow_other_versions)
-    manifest = replay.manifest
-    rate_hz = manifest["clocks"]["raw_frame_hz"]
-    is_one_pass = picture_mode(manifest) is None
     if parsed.video:
         require_ffmpeg()
         _require_pictures(replay)
     out.mkdir(parents=True)
+    try:
+        return _write_results(parsed, replay, out)
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)  # half a result would stand in the way of the next try
+        raise
+
+
+def _write_results(parsed: argparse.Namespace, replay: Replay, out: Path) -> int:
+    manifest = replay.manifest
+    rate_hz = manifest["clocks"]["raw_frame_hz"]
     written: Row = {"reconstructed_frames": str(out / FRAMES)}
     video: VideoWriter | None = None
     with (out / FRAMES).open("xb") as frames:
-        if parsed.video and is_one_pass:
+        if parsed.video and picture_mode(manifest) is None:
             with VideoWriter(out / VIDEO, rate_hz) as video:
                 verdict = replay.run(frame_sink=video.append, line_sink=frames.write)
         else:
             verdict = replay.run(line_sink=frames.write)
             if parsed.video:
                 video = _render_again(parsed, out / VIDEO, rate_hz)
-    if video is not None:
+    if video is not None and video.pictures:
         written |= {"video": str(video.path), "video_frames": video.pictures, "video_hz": video.rate_hz}
+    elif video is not None:
+        verdict.notes.append("no video was written: the replay ended before a picture was drawn")
     write_report(verdict, out / VERIFICATION, written)
     _show(verdict, manifest, out, written, is_json=parsed.json)
     return verdict.exit_code
@@ -138,12 +148,7 @@ def _choose_out(folder: Path, asked: Path | None) -> Path:
             out = base.with_name(f"{base.name}-{number}")
     else:
         out = asked
-        if out.exists():
-            message = f"{out} exists already: choose another --out or remove it"
-            raise UsageError(message)
-    if out.resolve().is_relative_to(folder.resolve()):
-        message = f"{out} lies inside the episode, and evidence is never added to: choose an --out outside {folder}"
-        raise UsageError(message)
+    require_new_folder(out)
     return out
 
 
@@ -168,20 +173,24 @@ def _inspect(parsed: argparse.Namespace) -> int:
     else:
         folder = parsed.episode
     inspection = inspect_decision(folder, parsed.decision)
+    for fault in inspection.faults:
+        say(f"damaged: {fault}")
     if parsed.image is not None:
+        require_outside_episodes(parsed.image)
         if parsed.trust:
             import_from_here()
         render_strip(
             folder, inspection, parsed.image, trust=parsed.trust, allow_other_versions=parsed.allow_other_versions
         )
+    exit_code = DamagedError.exit_code if inspection.faults else 0
     if parsed.json:
         image = {"image": str(parsed.image)} if parsed.image is not None else {}
         sys.stdout.write(orjson.dumps({**inspection.to_json(), **image}).decode() + "\n")
-        return 0
+        return exit_code
     show_inspection(inspection, Console())
     if parsed.image is not None:
         sys.stdout.write(f"raw frames drawn in {parsed.image}\n")
-    return 0
+    return exit_code
 
 
 def _index(text: str) -> int:

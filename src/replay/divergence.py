@@ -23,6 +23,9 @@ MISSING = "(missing)"
 # Longest spelling of a value that a mismatch carries along.
 VALUE_LIMIT = 200
 
+# Beyond this many a plain difference says more.
+READABLE_ULP = 1_000_000
+
 _TAGS = ("dict", "tuple", "items", "graph")
 _ULP_INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}
 
@@ -72,9 +75,15 @@ class Mismatch:
     def __str__(self) -> str:
         """One line for a reader."""
         index = "".join(f"[{i}]" for i in self.index) if self.index else ""
-        distance = f" ({self.ulp} ulp)" if self.ulp is not None else ""
+        distance = "" if self.ulp is None else f" ({self._show_gap()}{self.ulp} ulp)"
         more = f", {self.elements} elements differ" if self.elements > 1 else ""
         return f"{self.field}{index}: recorded {_show(self.recorded)}, replayed {_show(self.replayed)}{distance}{more}"
+
+    def _show_gap(self) -> str:
+        """The plain difference, where so many ulp tell a person nothing."""
+        if self.ulp is None or self.ulp <= READABLE_ULP or not isinstance(self.recorded, float):
+            return ""
+        return f"{self.recorded - self.replayed:+.6g}, "
 
 
 @dataclass(frozen=True)

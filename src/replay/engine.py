@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from recorder.errors import (
 )
 from recorder.provenance import compare_fingerprint
 from recorder.rebuild import build_environment, describe_space, trust_modules, wrapper_names
-from recorder.records import ARRAYS, FRAMES, Row, encode_line
+from recorder.records import ARRAYS, FRAMES, TRANSITIONS, Row, encode_line, sha256_of_json
 from recorder.simulator import open_ram_source
 from recorder.stepping import Stepper
 from recorder.storage import BATCH_DECISIONS
@@ -33,7 +33,6 @@ from replay.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-    from pathlib import Path
 
     from recorder.frames import DecisionFrames
     from recorder.provenance import Difference
@@ -74,13 +73,14 @@ class Replay:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | str,
         *,
         trust: Collection[str] = (),
         allow_other_versions: bool = False,
         render_mode: str | None = None,
     ) -> None:
         """Read the manifest, check the versions and build the environment; nothing is stepped yet."""
+        folder = Path(folder)
         self.verdict = Verdict(folder)
         self._evidence = Evidence(folder, self.verdict)
         self.manifest = self._evidence.manifest
@@ -102,6 +102,7 @@ class Replay:
         self._arrays = ArraySources(self._evidence.arrays, self._fresh_arrays)
         self._frame_lines = iter(self._evidence.frames)
         self._plain_actions: dict[bytes, Any] = {}
+        self._seen_info: set[str] = set()
         self._has_frames = True
         self._are_arrays_sound = True
         self._ended = (False, False)
@@ -121,14 +122,16 @@ class Replay:
         """
         try:
             stepper = self._open_stepper(frame_sink)
-            if self._compare_environment() and self._replay_reset(stepper):
-                self._replay_decisions(stepper, line_sink, decisions)
+            can_step = self._compare_environment() and self._replay_reset(stepper)
+            is_through = can_step and self._replay_decisions(stepper, line_sink, decisions)
             self.verdict.decisions, self.verdict.raw_frames = stepper.decisions, stepper.raw_frames
             if decisions is None:
                 self._evidence.judge_files()
-                if not self.verdict.mismatches:
+                # Of a replay that stopped early the totals say nothing.
+                if is_through or self._evidence.ended_in_reset:
                     self._compare_totals()
                     self._note_surplus_arrays()
+                self._note_absent_info()
         except (CannotRunError, UsageError) as error:
             raise self._blame_damage(error) from error
         finally:
@@ -144,8 +147,7 @@ class Replay:
 
     def _check_protocol(self) -> None:
         protocol, stated = self.manifest["protocol"], self.manifest["protocol_sha256"]
-        canonical = json.dumps(protocol, sort_keys=True, separators=(",", ":")).encode()
-        found = hashlib.sha256(canonical).hexdigest() if protocol else None
+        found = sha256_of_json(protocol) if protocol else None
         if found != stated:
             self.verdict.faults.append(f"protocol_sha256 says {stated}, the protocol has {found}")
 
@@ -200,16 +202,18 @@ class Replay:
         if recorded is None:
             return True
         self.verdict.count_reset(replayed)
+        self._seen_info.update(replayed["info"])
         is_same = self._keep(compare_rows(place, recorded, replayed, self._arrays))
         if recorded == replayed:
             self._check_arrays()
         return is_same
 
-    def _replay_decisions(self, stepper: Stepper, line_sink: LineSink | None, decisions: int | None) -> None:
+    def _replay_decisions(self, stepper: Stepper, line_sink: LineSink | None, decisions: int | None) -> bool:
+        """Step and compare; say whether it went through to the end of the record without a difference."""
         evidence = self._evidence
         for line in evidence.transitions:
             if stepper.decisions == decisions:
-                return
+                return False
             if not line.endswith(b"\n"):
                 evidence.note_torn_tail(evidence.transitions, line)
                 break
@@ -217,20 +221,20 @@ class Replay:
                 prediction, action = self._read_action(line)
             except DamagedError as error:
                 self.verdict.faults.append(str(error))
-                return
+                return False
             if any(self._ended):
                 self._keep([Mismatch(_place_of(stepper), "decision", None, stepper.decisions, MISSING)])
-                return
+                return False
             if not self._step(stepper, action, prediction):
                 evidence.read_row("transition", evidence.transitions, line)  # a fault, if the action is none
-                return
+                return False
             is_equal = encode_line(stepper.transition) == line
             is_same = is_equal or self._compare_line(_place_of(stepper, -1), line, stepper.transition)
             if not self._replay_frames(stepper.frames, line_sink) or not is_same:
-                return
+                return False
             if is_equal:
                 self._check_arrays()
-        self._judge_surplus_frames(stepper)
+        return self._judge_surplus_frames(stepper)
 
     def _step(self, stepper: Stepper, action: Any, prediction: Row | None) -> bool:  # noqa: ANN401
         self._fresh_arrays.forget()
@@ -243,6 +247,7 @@ class Replay:
         self._ended = (terminated, truncated)
         self.verdict.total_reward += float(reward)
         self.verdict.count_decision(stepper.transition)
+        self._seen_info.update(stepper.transition["info"])
         return True
 
     def _read_action(self, line: bytes) -> tuple[Row | None, Any]:
@@ -302,9 +307,9 @@ class Replay:
         self._has_frames = False
         if torn is not None:
             self._evidence.note_torn_tail(self._evidence.frames, torn)
-        return self._keep([Mismatch(place, "raw_frame", None, MISSING, place.raw_frame)])
+        return self._judge_count(Mismatch(place, "raw_frame", None, MISSING, place.raw_frame))
 
-    def _judge_surplus_frames(self, stepper: Stepper) -> None:
+    def _judge_surplus_frames(self, stepper: Stepper) -> bool:
         """Raw frames without their transitions: those of one batch, if a kill came between the two writes."""
         evidence = self._evidence
         surplus: list[int] = []
@@ -314,18 +319,33 @@ class Replay:
                 break
             row = evidence.read_row("frame", evidence.frames, line)
             if row is None:
-                return
+                return False
             number = stepper.raw_frames + len(surplus) + 1
             is_of_batch = stepper.decisions <= row["decision"] < stepper.decisions + BATCH_DECISIONS
             if evidence.summary is not None or any(self._ended) or row["raw_frame"] != number or not is_of_batch:
-                self._keep([Mismatch(Place("frame", stepper.decisions, number), "raw_frame", None, row, MISSING)])
-                return
+                place = Place("frame", stepper.decisions, number)
+                return self._judge_count(Mismatch(place, "raw_frame", None, row["raw_frame"], MISSING))
             surplus.append(row["decision"])
         if surplus:
             self.verdict.notes.append(
                 f"{FRAMES} ends with {len(surplus)} raw frames of decisions {surplus[0]} to {surplus[-1]}, "
                 "whose transitions the interrupted run did not write"
             )
+        return True
+
+    def _judge_count(self, mismatch: Mismatch) -> bool:
+        """A raw frame too few or too many: without a summary no simulator did that, lines were removed."""
+        if self._evidence.summary is not None:
+            return self._keep([mismatch])
+        place = mismatch.place
+        which = f"raw frame {place.raw_frame} of decision {place.decision}"
+        lost = FRAMES if mismatch.recorded is MISSING else TRANSITIONS
+        self.verdict.add_fault(f"{lost} lacks the line for {which}, which no interruption explains")
+        return False
+
+    def _note_absent_info(self) -> None:
+        absent = [key for key in self.manifest["info_keys"] if key not in self._seen_info]
+        self.verdict.not_checked += [f"info {key!r}: the environment never gave it" for key in absent]
 
     def _compare_line(self, place: Place, line: bytes, replayed: Row, ahead: Sequence[bytes] = ()) -> bool:
         evidence = self._evidence
@@ -388,6 +408,7 @@ class Replay:
         """What the environment raises is what the replay gave; it never lets the replay go on."""
         name = type(error).__name__
         if name == raised_then:
+            self.verdict.compared["exceptions"] = 1
             self.verdict.notes.append(f"the reset raised {name}, as it did in the recording")
         else:
             self._keep([Mismatch(place, "exception", None, raised_then, f"{name}: {error}")])
@@ -425,7 +446,7 @@ def _place_of(stepper: Stepper, offset: int = 0) -> Place:
 
 
 def replay_episode(
-    folder: Path,
+    folder: Path | str,
     *,
     trust: Collection[str] = (),
     allow_other_versions: bool = False,

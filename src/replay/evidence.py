@@ -61,7 +61,7 @@ class Evidence:
             if self.summary is None or self.ended_in_reset:
                 self._verdict.notes.append(f"{RESET} was never written: the run ended in its reset")
             else:
-                self._verdict.faults.append(f"{self.folder / RESET} is missing")
+                self._verdict.add_fault(f"{self.folder / RESET} is missing")
             return None
         try:
             return self._reader.read_document(RESET)
@@ -100,7 +100,7 @@ class Evidence:
             if name not in RECORD_FILES:
                 self._verdict.faults.append(f"{SUMMARY} answers for {name!r}, which is no record file")
             elif not path.is_file():
-                self._verdict.faults.append(f"{path} is missing")
+                self._verdict.add_fault(f"{path} is missing")
             elif (found := read.get(name) or digest_file(path)) != stated:
                 self._verdict.faults.append(
                     f"{path} was changed after the recording: it has {found['bytes']} bytes with SHA-256 "
@@ -118,7 +118,9 @@ class Evidence:
     def _read_summary(self) -> Row | None:
         verdict = self._verdict
         if not self._reader.has(SUMMARY):
-            verdict.notes.append(f"there is no {SUMMARY}: the run was interrupted, what it wrote is a prefix")
+            verdict.notes.append(
+                f"there is no {SUMMARY}: the run was interrupted, or it was removed; what is there is a prefix"
+            )
             return None
         try:
             summary = self._reader.read_document(SUMMARY)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recorder.errors import DivergedError, UsageError
-from recorder.records import FRAMES, MANIFEST, TRANSITIONS, Row, read_strict_json, validate_row
-from recorder.storage import EpisodeReader, find_episodes, require_episode
+from recorder.errors import DamagedError, DivergedError, UsageError
+from recorder.records import FRAMES, MANIFEST, SUMMARY, TRANSITIONS, Row, read_strict_json, validate_row
+from recorder.storage import EpisodeReader, digest_file, find_episodes, require_episode
 from replay.engine import Replay
 from replay.video import write_picture
 
@@ -31,13 +32,14 @@ class Inspection:
         manifest: Its manifest.
         transition: The decision's row.
         frames: The rows of its raw frames.
-        decisions: Decisions in the episode, if the file was read to its end.
+        faults: What is wrong with the files that it was read from.
     """
 
     episode: Path
     manifest: Row
     transition: Row
     frames: list[Row]
+    faults: list[str]
 
     def to_json(self) -> Row:
         """As `--json` shows it."""
@@ -50,31 +52,53 @@ class Inspection:
             "policy": self.manifest["policy"],
             "transition": self.transition,
             "frames": self.frames,
+            "faults": self.faults,
         }
 
 
 def inspect_decision(folder: Path, decision: int) -> Inspection:
-    """Read one decision; nothing is replayed.
+    """Read one decision and hold the line files against the digests of the summary; nothing is replayed.
 
     Raises:
         UsageError: There is no such decision.
-        DamagedError: Its lines cannot be read.
+        DamagedError: Its lines cannot be read, or another decision stands in its place.
     """
     reader = EpisodeReader(folder)
     manifest = reader.read_document(MANIFEST)
-    transition = None
     transitions = reader.lines(TRANSITIONS)
-    for number, line in enumerate(transitions):
-        if number == decision and line.endswith(b"\n"):
-            where = f"{folder / TRANSITIONS} line {number + 1}"
-            transition = read_strict_json(line, where=where)
-            validate_row("transition", transition, where=where)
-            break
-    if transition is None:
+    line = next(itertools.islice(transitions, decision, None), b"")
+    where = f"{folder / TRANSITIONS} line {decision + 1}"
+    if not line.endswith(b"\n"):
         held = f"decisions 0 to {transitions.number - 1}" if transitions.number else "no decision"
         message = f"{folder} has no decision {decision}: it holds {held}"
         raise UsageError(message)
-    return Inspection(folder, manifest, transition, _read_frames(reader, decision))
+    transition = read_strict_json(line, where=where)
+    validate_row("transition", transition, where=where)
+    if transition["decision"] != decision:
+        message = (
+            f"{where} holds decision {transition['decision']} where decision {decision} should be: lines are missing"
+        )
+        raise DamagedError(message)
+    frames = _read_frames(reader, decision)
+    faults = _find_faults(reader)
+    if len(frames) != transition["raw_frames"]:
+        faults.append(f"{folder / FRAMES} holds {len(frames)} of the decision's {transition['raw_frames']} raw frames")
+    return Inspection(folder, manifest, transition, frames, faults)
+
+
+def _find_faults(reader: EpisodeReader) -> list[str]:
+    """Line files that do not have the digest that the summary states; none where there is no summary."""
+    if not reader.has(SUMMARY):
+        return []
+    try:
+        files = reader.read_document(SUMMARY)["files"]
+    except DamagedError as error:
+        return [str(error)]
+    return [
+        f"{reader.folder / name} was changed after the recording: run `replay --episode {reader.folder}`"
+        for name in (TRANSITIONS, FRAMES)
+        if reader.has(name) and digest_file(reader.folder / name) != files.get(name)
+    ]
 
 
 def render_strip(
@@ -102,7 +126,9 @@ def render_strip(
     decision = inspection.transition["decision"]
     verdict = replay.run(frame_sink=lambda picture: pictures.append(picture.copy()), decisions=decision + 1)
     if verdict.mismatches or verdict.decisions != decision + 1:
-        message = f"the replay leaves the record at decision {verdict.decisions}: run `replay --episode {folder}`"
+        place = verdict.mismatches[0].place.decision if verdict.mismatches else verdict.decisions
+        at = "the reset" if place is None else f"decision {place}"
+        message = f"the replay leaves the record at {at}: run `replay --episode {folder}`"
         raise DivergedError(message)
     write_picture(image, _join(list(pictures)))
 

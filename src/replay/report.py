@@ -32,7 +32,8 @@ def describe_verdict(verdict: Verdict, *, environment: str, seed: int) -> str:
     lines += [f"  fault: {fault}" for fault in verdict.faults]
     lines += _describe_divergence(verdict)
     clocks = f"{_count(verdict.decisions, 'decisions')}, {_count(verdict.raw_frames, 'raw_frames')}"
-    lines.append(f"  replayed {clocks}, return {verdict.total_reward:g}")
+    is_early = verdict.exit_code != 0
+    lines.append(f"  replayed {clocks}, return {'so far ' if is_early else ''}{verdict.total_reward:g}")
     compared = ", ".join(_count(count, channel) for channel, count in verdict.compared.items())
     lines.append(f"  compared bit for bit: {compared or 'nothing'}")
     lines += [f"  not checked: {text}" for text in verdict.not_checked]

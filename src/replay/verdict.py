@@ -77,6 +77,11 @@ class Verdict:
         """Whether packages that reach the bytes have other versions than at the recording."""
         return any(difference.kind == "version" for difference in self.differences)
 
+    def add_fault(self, fault: str) -> None:
+        """Note a fault once, however many checks find it."""
+        if fault not in self.faults:
+            self.faults.append(fault)
+
     def count_reset(self, reset: Row) -> None:
         """Count what a compared reset holds."""
         self._count("resets", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import imageio.v2 as imageio
@@ -9,6 +10,7 @@ import imageio_ffmpeg
 import numpy as np
 
 from recorder.errors import CannotRunError, UsageError
+from recorder.storage import write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,17 +81,18 @@ class VideoWriter:
 
 
 def write_picture(path: Path, picture: np.ndarray[Any, Any]) -> None:
-    """Write one picture, (height, width, 3) uint8, in the format that the file name asks for.
+    """Write one picture, (height, width, 3) uint8, as PNG.
 
     Raises:
-        UsageError: The name asks for no picture format.
+        UsageError: The name does not end in `.png`.
     """
+    if path.suffix.lower() != ".png":
+        message = f"{path} is not named as a picture: end it in .png"
+        raise UsageError(message)
+    encoded = io.BytesIO()
+    imageio.imwrite(encoded, picture, format="png")
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        imageio.imwrite(path, picture)
-    except ValueError as error:
-        message = f"{path} cannot be written as a picture: name it with .png"
-        raise UsageError(message) from error
+    write_atomically(path, encoded.getvalue())
 
 
 def require_ffmpeg() -> None:
