@@ -26,9 +26,10 @@ ACTIONS = st.sampled_from([1, np.int64(3), np.zeros(2, np.float32), "µ\u2028", 
 @given(KEPT, ACTIONS, st.booleans(), st.booleans())
 def test_lines_and_block_are_what_the_rows_spell(kept, action, has_ram, has_pictures):
     pictures = ["ab" * 32] * len(kept) if has_pictures else []
-    frames = DecisionFrames(7, 100, encode_value(action), kept, has_ram, pictures)
+    rewards = [None if frame[0] is None else encode_value(frame[0]) for frame in kept]
+    frames = DecisionFrames(7, 100, encode_value(action), kept, rewards, has_ram, pictures)
     lines = [encode_line(frames.row(index)) for index in range(len(kept))]
-    fresh = DecisionFrames(7, 100, encode_value(action), kept, has_ram, pictures)
+    fresh = DecisionFrames(7, 100, encode_value(action), kept, rewards, has_ram, pictures)
     assert fresh.lines() == lines
     assert fresh.block() == b"".join(lines)
     assert row_validator("frames")([frames.row(index) for index in range(len(kept))])
@@ -42,6 +43,6 @@ def test_only_quiet_rows_after_the_first_are_left_out_of_validation(is_quiet_val
         (None, False, False, b"c"),
         (None, True, False, b"d"),
     ]
-    frames = DecisionFrames(0, 1, 1, kept, True, [])
+    frames = DecisionFrames(0, 1, 1, kept, [None, 1.0, None, None], True, [])
     numbers = [row["raw_frame"] for row in frames.rows_to_validate(is_quiet_valid=is_quiet_valid)]
     assert numbers == ([2, 4] if is_quiet_valid else [1, 2, 4])

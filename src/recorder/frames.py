@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from recorder.encoding import encode_value
 from recorder.records import encode_line
 from recorder.simulator import INLINE_RAM_BYTES, spell_ram
 
@@ -27,17 +26,19 @@ class DecisionFrames:
 
     Attributes:
         has_ram: Whether the state bytes are recorded.
+        rewards: The reward of each raw frame, spelled; None where that clock has none.
 
     Args:
         decision: Number of the decision.
         first: Number of its first raw frame.
         action: The requested action, spelled.
         kept: Reward, terminated, truncated and state bytes of each.
+        rewards: The reward of each, spelled; None where that clock has none.
         has_ram: Whether the state bytes are recorded.
         pictures: SHA-256 of each one's picture; empty where pictures are not recorded.
     """
 
-    __slots__ = ("_action", "_decision", "_first", "_kept", "_pictures", "_quiet", "_spelled", "has_ram")
+    __slots__ = ("_action", "_decision", "_first", "_kept", "_pictures", "_quiet", "_spelled", "has_ram", "rewards")
 
     def __init__(  # noqa: PLR0917 - made once a decision, where keywords cost
         self,
@@ -45,6 +46,7 @@ class DecisionFrames:
         first: int,
         action: JsonValue,
         kept: list[RawFrame],
+        rewards: list[JsonValue],
         has_ram: bool,
         pictures: list[str | None],
     ) -> None:
@@ -53,6 +55,7 @@ class DecisionFrames:
         self._first = first
         self._action = action
         self._kept = kept
+        self.rewards = rewards
         self.has_ram = has_ram
         self._pictures = pictures
         self._spelled: Row | None = None
@@ -73,22 +76,18 @@ class DecisionFrames:
         spelled = self._spelled
         if spelled is not None and spelled["raw_frame"] == number:
             return spelled
-        reward, terminated, truncated, ram = self._kept[index]
+        _, terminated, truncated, ram = self._kept[index]
         self._spelled = row = {
             "decision": self._decision,
             "raw_frame": number,
             "requested_action": self._action,
             "ram": spell_ram(ram) if self.has_ram else None,
             "rgb_sha256": self._pictures[index] if self._pictures else None,
-            "reward": None if reward is None else encode_value(reward),
+            "reward": self.rewards[index],
             "terminated": terminated,
             "truncated": truncated,
         }
         return row
-
-    def rewards(self) -> list[JsonValue]:
-        """The reward of each raw frame, spelled; None where that clock has none."""
-        return [None if frame[0] is None else encode_value(frame[0]) for frame in self._kept]
 
     @property
     def has_quiet(self) -> bool:

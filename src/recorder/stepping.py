@@ -59,7 +59,7 @@ class Stepper:
         self._frame_sink = frame_sink
         self._is_rendering = is_hashing_rgb or frame_sink is not None
         self._info_keys = tuple(info_keys)
-        self.frames = DecisionFrames(0, 1, None, [], self._has_ram, [])
+        self.frames = DecisionFrames(0, 1, None, [], [], self._has_ram, [])
         self.transition: Row = {}
         self._observation: JsonValue = None
         self.decisions = 0
@@ -129,13 +129,14 @@ class Stepper:
             ram = b"" if self._read_ram is None else self._read_ram()
             if self._is_rendering:
                 pictures.append(self._take_picture())
-            kept.append((_keep_reward(reward), terminated, truncated, ram))
+            kept.append((reward, terminated, truncated, ram))
         if not kept:
             message = f"{self._env.unwrapped} published no raw frame during a step"
             raise CannotRunError(message)
+        rewards = [spelled_reward] if self._publisher is None else _spell_rewards(kept, reward, spelled_reward)
         decision = self.decisions
-        self.frames = frames = DecisionFrames(
-            decision, self.raw_frames + 1, spelled_action, kept, self._has_ram, pictures
+        self.frames = DecisionFrames(
+            decision, self.raw_frames + 1, spelled_action, kept, rewards, self._has_ram, pictures
         )
         self.transition = {
             "decision": decision,
@@ -143,7 +144,7 @@ class Stepper:
             "prediction": prediction,
             "action": spelled_action,
             "reward": spelled_reward,
-            "rewards": frames.rewards() if self._publisher is not None else [spelled_reward],
+            "rewards": rewards,
             "raw_frames": len(kept),
             "next_observation": next_observation,
             "ram_sha256": hashlib.sha256(kept[-1][3]).hexdigest() if self._has_ram else None,
@@ -184,6 +185,11 @@ class Stepper:
 
     def _spell_info(self, info: dict[str, Any]) -> Row:
         return {key: _spell(f"info[{key!r}]", info[key], self._arrays) for key in self._info_keys if key in info}
+
+
+def _spell_rewards(kept: list[RawFrame], reward: Any, spelled_reward: JsonValue) -> list[JsonValue]:  # noqa: ANN401
+    """The reward of each raw frame; one that is the decision's own is spelled already."""
+    return [spelled_reward if own is reward else None if own is None else encode_value(own) for own, _, _, _ in kept]
 
 
 def _copy_prediction(prediction: Row) -> Row:
