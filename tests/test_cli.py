@@ -529,3 +529,40 @@ def test_a_full_disk_is_said_with_its_file_and_what_was_kept(tmp_path):
     assert "jsonl: File too large: free some space" in done.stderr
     assert "kept in run/episode-0000" in done.stderr
     assert run("replay", "--episode", "run/episode-0000", cwd=tmp_path).stdout.startswith("verified prefix")
+
+
+def test_a_learner_in_the_same_process_is_no_version_of_the_environment(tmp_path):
+    (tmp_path / "torch.py").write_text("__version__ = '9'\n", encoding="utf-8")
+    code = (
+        "import sys; sys.path.insert(0, '.'); import torch; import recorder.cli; "
+        "sys.exit(recorder.cli.main(['play', '--env', 'CartPole-v1', '--decisions', '5', '--out', 'run']))"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    manifest = json.loads((tmp_path / "run/episode-0000/manifest.json").read_bytes())
+    assert set(manifest["fingerprint"]["versions"]) == {"python", "gymnasium", "numpy", "replay-recorder"}
+
+
+def test_a_wrapper_that_writes_files_is_refused_at_both_ends(run_folder, tmp_path):
+    import gymnasium
+
+    from recorder import RecordEpisode
+    from recorder.errors import NotRebuildableError, UntrustedCodeError
+    from replay.engine import replay_episode
+
+    class RecordVideo(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
+        """Stands for Gymnasium's, which needs a package of its own."""
+
+        def __init__(self, env):
+            gymnasium.utils.RecordConstructorArgs.__init__(self)
+            super().__init__(env)
+
+    with pytest.raises(NotRebuildableError, match="wrap the recorder with it"):
+        RecordEpisode(RecordVideo(gymnasium.make("CartPole-v1")), tmp_path / "new")
+    manifest = json.loads((run_folder / "episode-0000" / "manifest.json").read_bytes())
+    wrapper = {"name": "RecordVideo", "entry_point": "gymnasium.wrappers.rendering:RecordVideo"}
+    kwargs = {"dict": {"video_folder": str(tmp_path / "stolen")}}
+    manifest["environment"]["spec"]["additional_wrappers"] = [{**wrapper, "kwargs": kwargs}]
+    (run_folder / "episode-0000" / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(UntrustedCodeError, match="writes files"):
+        replay_episode(run_folder / "episode-0000", trust=["gymnasium"])
+    assert not (tmp_path / "stolen").exists()

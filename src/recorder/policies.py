@@ -56,10 +56,10 @@ def make_policy(name: str, env: gymnasium.Env[Any, Any], seed: int) -> Policy:
 
 
 def import_from_here() -> None:
-    """Let modules of the current folder be imported, as `python -m` does."""
+    """Let modules of the current folder be imported, where no installed one has their name."""
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)
 
 
 def _random_policy(env: gymnasium.Env[Any, Any], seed: int) -> Policy:

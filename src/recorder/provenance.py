@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,24 +23,19 @@ if TYPE_CHECKING:
 
     from recorder.records import Row
 
-# Distributions whose code reaches a record's bytes: arithmetic, engines and renderers, by import name.
-ARITHMETIC_PACKAGES = {
+# Distributions whose code reaches a record's bytes, by import name: these count wherever they are imported.
+ENGINES = {
     "gymnasium": "gymnasium",
     "numpy": "numpy",
-    "scipy": "scipy",
     "pymunk": "pymunk",
     "Box2D": "box2d",
     "ale_py": "ale-py",
     "mujoco": "mujoco",
     "shapely": "shapely",
-    "pygame": "pygame",
-    "PIL": "pillow",
-    "cv2": "opencv-python-headless",
-    "jax": "jax",
-    "jaxlib": "jaxlib",
-    "torch": "torch",
-    "numba": "numba",
 }
+
+# These count only where the environment's own modules import them: a learner in the same process has them too.
+ARRAY_LIBRARIES = {"scipy": "scipy", "jax": "jax", "jaxlib": "jaxlib", "torch": "torch", "numba": "numba"}
 
 # Draw the pictures only: versions of these matter where RGB is recorded, and nowhere else.
 PICTURE_PACKAGES = frozenset({"pygame", "pillow", "opencv-python-headless"})
@@ -78,18 +74,21 @@ class Difference:
         return f"{self.name} {self.recorded or 'none'} -> {self.here or 'none'}"
 
 
-def describe_fingerprint(distributions: Iterable[str] = (), *, is_drawing: bool = False) -> Row:
+def describe_fingerprint(
+    distributions: Iterable[str] = (), modules: Iterable[str] = (), *, is_drawing: bool = False
+) -> Row:
     """The manifest's `fingerprint`: versions that reach a record's bytes, and the machine.
 
     Args:
         distributions: Further distributions to name, such as the environment's own.
+        modules: Names of the modules that define the environment and its wrappers.
         is_drawing: Whether pictures are recorded, so that the renderer's version counts.
     """
-    names = {dist for module, dist in ARITHMETIC_PACKAGES.items() if module in sys.modules}
+    names = {distribution for module, distribution in ENGINES.items() if module in sys.modules}
+    imported = {top for module in modules for top in _imported_by(module)}
+    names |= {distribution for module, distribution in ARRAY_LIBRARIES.items() if module in imported}
     if is_drawing:
         names |= PICTURE_PACKAGES
-    else:
-        names -= PICTURE_PACKAGES
     names |= {"replay-recorder", *distributions}
     versions = {name: version for name in sorted(names) if (version := find_version(name)) is not None}
     return {"versions": {"python": platform.python_version(), **versions}, "machine": dict(_machine_facts())}
@@ -153,6 +152,12 @@ def _machine_facts() -> dict[str, str | None]:
         "numpy_cpu_features": _numpy_cpu_features(),
         **{name: os.environ.get(name) for name in ARITHMETIC_VARIABLES},
     }
+
+
+def _imported_by(module: str) -> set[str]:
+    """Top-level names of the modules that a module has in its namespace."""
+    namespace = vars(sys.modules[module]) if module in sys.modules else {}
+    return {value.__name__.partition(".")[0] for value in list(namespace.values()) if isinstance(value, ModuleType)}
 
 
 def _cpu_model() -> str | None:

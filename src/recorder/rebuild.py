@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 # Wrappers of these packages run without being asked for: they come with this project's own dependencies.
 TRUSTED_PACKAGES = ("gymnasium.wrappers", "recorder.envs")
 
+# Wrappers that leave files behind, which neither a replay nor a stranger's episode should do.
+WRITING_WRAPPERS = frozenset({"RecordVideo"})
+
 # Which extra brings a module that an environment failed to import.
 EXTRA_OF_MODULE = {"Box2D": "box2d", "pygame": "render", "ale_py": "atari"}
 
@@ -160,6 +163,10 @@ def require_rebuildable(env: Environment, described: Mapping[str, Any]) -> None:
     Raises:
         NotRebuildableError: It cannot be built, or what is built differs in wrappers or spaces.
     """
+    writing = WRITING_WRAPPERS.intersection(wrapper_names(env))
+    if writing:
+        message = f"a replay would write files again through {', '.join(writing)}: wrap the recorder with it instead"
+        raise NotRebuildableError(message)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -197,11 +204,20 @@ def describe_space(space: gymnasium.Space[Any]) -> str:
 
 def wrapper_names(env: Environment) -> list[str]:
     """Class names from the outermost wrapper down to the environment itself."""
-    names = [type(env).__name__]
+    return [layer.__name__ for layer in _layers(env)]
+
+
+def defining_modules(env: Environment) -> list[str]:
+    """The modules that define the environment and its wrappers."""
+    return sorted({layer.__module__ for layer in _layers(env)})
+
+
+def _layers(env: Environment) -> list[type]:
+    layers: list[type] = [type(env)]
     while isinstance(env, gymnasium.Wrapper):
         env = env.env
-        names.append(type(env).__name__)
-    return names
+        layers.append(type(env))
+    return layers
 
 
 def _describe_spec(env: Environment) -> Row:
@@ -251,7 +267,12 @@ def _refuse_untrusted(spec: EnvSpec, is_trusted: Callable[[str], bool]) -> None:
     if registered is None or registered.entry_point != spec.entry_point:
         named.insert(0, str(spec.entry_point))
     for entry_point in named:
-        module = entry_point.partition(":")[0]
+        module, _, name = entry_point.partition(":")
+        if name in WRITING_WRAPPERS:
+            message = (
+                f"this episode asks for the wrapper {name}, which writes files where the episode says: it is not run"
+            )
+            raise UntrustedCodeError(message)
         if not is_trusted(module):
             message = (
                 f"this episode is built by {entry_point}, which is not an environment registered here; "

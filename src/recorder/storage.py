@@ -277,6 +277,9 @@ class EpisodeReader:
         if not path.is_file():
             message = f"{path} is missing"
             raise DamagedError(message)
+        if path.stat().st_size > LINE_LIMIT_BYTES:
+            message = f"{path} is longer than {LINE_LIMIT_BYTES} bytes, which no honest one is"
+            raise DamagedError(message)
         document = read_strict_json(path.read_bytes(), where=str(path))
         version = document.get("format_version") if isinstance(document, dict) else None
         if type(version) is int and version > FORMAT_VERSION:
@@ -389,6 +392,12 @@ class ArrayFile:
                 message = f"{self._path} is missing, though a line refers to it"
                 raise DamagedError(message)
             self._stream = self._path.open("rb")
+        held_bytes = self._path.stat().st_size
+        if entry["offset"] + length_bytes > held_bytes:  # asked before reading: the numbers are a stranger's
+            message = (
+                f"{self._path} has {held_bytes} bytes, a line refers to {length_bytes} of them from {entry['offset']}"
+            )
+            raise DamagedError(message)
         self._stream.seek(entry["offset"])
         data = self._stream.read(length_bytes)
         found = hashlib.sha256(data).hexdigest()

@@ -13,7 +13,7 @@ import numpy as np
 from recorder.encoding import encode_value
 from recorder.errors import UsageError
 from recorder.provenance import describe_fingerprint, describe_provenance
-from recorder.rebuild import describe_environment, require_rebuildable
+from recorder.rebuild import defining_modules, describe_environment, require_rebuildable
 from recorder.records import FORMAT_VERSION, Row, sha256_of_json
 from recorder.simulator import choose_ram_source, open_ram_source, shows_raw_frames
 from recorder.stepping import Stepper
@@ -307,7 +307,9 @@ def _describe_run(
         },
         "channels": {"ram": ram, "rgb": {"source": "render" if is_hashing_rgb else None, "absent": absent}},
         "info_keys": list(info_keys),
-        "fingerprint": describe_fingerprint([distribution["name"]] if distribution else [], is_drawing=is_hashing_rgb),
+        "fingerprint": describe_fingerprint(
+            [distribution["name"]] if distribution else [], defining_modules(env), is_drawing=is_hashing_rgb
+        ),
     }
 
 
