@@ -566,3 +566,21 @@ def test_a_wrapper_that_writes_files_is_refused_at_both_ends(run_folder, tmp_pat
     with pytest.raises(UntrustedCodeError, match="writes files"):
         replay_episode(run_folder / "episode-0000", trust=["gymnasium"])
     assert not (tmp_path / "stolen").exists()
+
+
+def test_a_program_that_never_closes_loses_nothing_and_a_forked_child_writes_nothing(tmp_path):
+    code = """
+import os, sys, gymnasium
+from recorder import RecordEpisode
+env = RecordEpisode(gymnasium.make("CartPole-v1"), "run")
+env.reset(seed=0)
+for _ in range(7):
+    env.step(0)
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    said = run("replay", "--episode", "run/episode-0000", cwd=tmp_path).stdout
+    assert said.startswith("verified prefix")
+    assert "replayed 7 decisions" in said

@@ -86,6 +86,7 @@ class EpisodeWriter:
         self._batch_limit = BATCH_DECISIONS if durability == "batch" else 1
         self._batch: list[tuple[Row, DecisionFrames]] = []
         self._is_whole = True
+        self._process = os.getpid()
         self._handed_over_at = clock()
         self._are_transitions = row_validator("transitions")
         self._are_frames = row_validator("frames")
@@ -99,7 +100,9 @@ class EpisodeWriter:
         self._write_document(MANIFEST, "manifest", {**manifest, "digest": digest_of(manifest)})
         self._transitions = _AppendedFile(self.folder / TRANSITIONS)
         self._frames = _AppendedFile(self.folder / FRAMES)
-        atexit.register(self.hand_over)
+        if self._is_flushing:
+            _flush_folder(self.folder)
+        atexit.register(self._hand_over_at_exit)
 
     def write_reset(self, reset: Row) -> None:
         """Write what the environment returned when the episode began."""
@@ -166,12 +169,17 @@ class EpisodeWriter:
         self._batch.clear()
         self._close(is_flushing=False)
 
+    def _hand_over_at_exit(self) -> None:
+        """What a program that never closes its recorder leaves; a forked child leaves it to its parent."""
+        if os.getpid() == self._process:
+            self.hand_over()
+
     def _open_files(self) -> dict[str, _AppendedFile]:
         files = {TRANSITIONS: self._transitions, FRAMES: self._frames, ARRAYS: self._arrays}
         return {name: file for name, file in files.items() if file is not None}
 
     def _close(self, *, is_flushing: bool) -> None:
-        atexit.unregister(self.hand_over)
+        atexit.unregister(self._hand_over_at_exit)
         for file in self._open_files().values():
             file.close(is_flushing=is_flushing)
         self._transitions = self._frames = self._arrays = None
@@ -481,6 +489,17 @@ def write_atomically(path: Path, data: bytes, *, is_flushing: bool = False) -> N
     finally:
         os.close(descriptor)
     os.replace(temporary, path)  # noqa: PTH105
+    if is_flushing:
+        _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Flush the names of new files, without which their flushed bytes could not be found after a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
