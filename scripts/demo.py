@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from recorder.reading import digest_file
 from recorder.records import digest_of, encode_document
-from recorder.storage import digest_file
 
 DEMO = Path("demo")
 EPISODE = DEMO / "restored" / "first-episodes" / "push-t" / "episode-0000"

@@ -16,6 +16,7 @@ LADDER = (
     "recorder.simulator",
     "recorder.frames",
     "recorder.storage",
+    "recorder.reading",
     "recorder.rebuild",
     "recorder.stepping",
     "recorder.wrappers",

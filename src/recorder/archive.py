@@ -19,8 +19,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from recorder.errors import DamagedError, UsageError
+from recorder.reading import CHUNK_BYTES, digest_file
 from recorder.records import Row, encode_document, read_strict_json
-from recorder.storage import CHUNK_BYTES, digest_file, write_atomically
+from recorder.storage import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

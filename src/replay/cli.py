@@ -15,8 +15,9 @@ from rich.console import Console
 from recorder.command import run_command, say, whole_number
 from recorder.errors import CannotRunError, DamagedError
 from recorder.policies import import_from_here
+from recorder.reading import require_episode
 from recorder.records import FRAMES
-from recorder.storage import require_episode, require_new_folder, require_outside_episodes
+from recorder.storage import require_new_folder, require_outside_episodes
 from replay.engine import Replay
 from replay.inspection import find_episode, inspect_decision, picture_mode, render_strip
 from replay.report import describe_verdict, show_inspection, write_report

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from recorder.errors import DamagedError
+from recorder.reading import ArrayFile, EpisodeReader, LineStream, digest_file
 from recorder.records import (
     FRAMES,
     MANIFEST,
@@ -17,7 +18,6 @@ from recorder.records import (
     read_strict_json,
     validate_row,
 )
-from recorder.storage import ArrayFile, EpisodeReader, LineStream, digest_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

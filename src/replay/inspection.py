@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recorder.errors import DamagedError, DivergedError, UsageError
+from recorder.reading import EpisodeReader, digest_file, find_episodes, require_episode
 from recorder.records import FRAMES, MANIFEST, SUMMARY, TRANSITIONS, Row, read_strict_json, validate_row
-from recorder.storage import EpisodeReader, digest_file, find_episodes, require_episode
 from replay.engine import Replay
 from replay.video import write_picture
 
