@@ -9,16 +9,17 @@ Usage: python scripts/measure_overhead.py [--decisions N] [--repeats N] [--only 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,9 +39,11 @@ if TYPE_CHECKING:
     Choose = Callable[[int, Any], Any]
 
 MEMORY_DECISIONS = 200_000
-FILES_CREATED = 200
+FILES_CREATED = EMPTY_EPISODES = 200
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 LEFT, RIGHT = np.int64(0), np.int64(1)
+# Its collector needs jax too: pip install "minari[create,hdf5]".
+HAS_MINARI = all(importlib.util.find_spec(name) is not None for name in ("minari", "jax", "h5py"))
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,12 @@ def toss() -> Choose:
     return lambda number, _: actions[number % 4096]
 
 
+def wander() -> Choose:
+    """Push-T at random: contacts are rare and the simulator is quick, so that recording weighs most."""
+    actions = np.random.default_rng(0).uniform(-1, 1, (4096, 2)).astype(np.float32)
+    return lambda number, _: actions[number % 4096]
+
+
 def seek_block() -> Choose:
     """Push-T in contact: towards random places around the block."""
     spread = np.random.default_rng(0).uniform(-60, 60, (4096, 2))
@@ -85,28 +94,25 @@ def seek_block() -> Choose:
 WORKS = (
     Work("CartPole-v1, 500 decisions an episode", "CartPole-v1", balance, 1.0),
     Work("CartPole-v1, 22 decisions an episode", "CartPole-v1", toss, 0.25),
-    Work("recorder/LewmPushT-v1, 10 raw frames a decision", "recorder/LewmPushT-v1", seek_block, 0.1),
+    Work("LewmPushT-v1, 10 raw frames, random", "recorder/LewmPushT-v1", wander, 0.1),
+    Work("LewmPushT-v1, 10 raw frames, in contact", "recorder/LewmPushT-v1", seek_block, 0.1),
 )
 
 
 def play(env: Environment, choose: Choose, decisions: int) -> float:
     """Seconds for so many decisions, resets included; the same loop for every way."""
-    observation, _ = env.reset(seed=0)
+    gc.collect()
     started = time.perf_counter()
+    observation, _ = env.reset(seed=0)
     for number in range(decisions):
         observation, _, terminated, truncated, _ = env.step(choose(number, observation))
-        if terminated or truncated:
+        if (terminated or truncated) and number < decisions - 1:
             observation, _ = env.reset()
     return time.perf_counter() - started
 
 
-def play_bare(work: Work, decisions: int) -> float:
-    """The environment as `gymnasium.make` gives it."""
-    return play(gym.make(work.env_id), work.make_policy(), decisions)
-
-
 def play_recorded(work: Work, decisions: int, out: Path) -> float:
-    """The same with `RecordEpisode`, validating every line, up to the last summary."""
+    """With `RecordEpisode`, validating every line, up to the last summary."""
     with RecordEpisode(gym.make(work.env_id), out) as env:
         seconds = play(env, work.make_policy(), decisions)
         started = time.perf_counter()
@@ -114,57 +120,87 @@ def play_recorded(work: Work, decisions: int, out: Path) -> float:
 
 
 def play_collected(work: Work, decisions: int, folder: Path) -> float:
-    """The same with Minari's DataCollector, up to the dataset on disk: nothing is kept before."""
+    """With Minari's DataCollector, up to the dataset on disk: nothing is kept before."""
     os.environ["MINARI_DATASETS_PATH"] = str(folder.resolve())  # read when Minari is imported
     import minari  # noqa: PLC0415 - optional
 
-    env = minari.DataCollector(gym.make(work.env_id))
-    seconds = play(env, work.make_policy(), decisions)
-    started = time.perf_counter()
-    dataset_id = f"measure/run{time.time_ns()}-v0"
-    env.create_dataset(dataset_id=dataset_id, algorithm_name="none", author="none", author_email="none")
-    seconds += time.perf_counter() - started
-    env.close()
+    with warnings.catch_warnings():  # hundreds, and printing them would be measured
+        warnings.simplefilter("ignore")
+        env = minari.DataCollector(gym.make(work.env_id))
+        seconds = play(env, work.make_policy(), decisions)
+        started = time.perf_counter()
+        dataset_id = f"measure/run{time.time_ns()}-v0"
+        env.create_dataset(dataset_id=dataset_id, algorithm_name="none", author="none", author_email="none")
+        seconds += time.perf_counter() - started
+        env.close()
     return seconds
 
 
 def replay_all(out: Path) -> float:
     """Seconds for replaying every episode of a run, reading and comparing everything."""
+    gc.collect()
     started = time.perf_counter()
     for episode in sorted(out.iterdir()):
         replay_episode(episode).raise_unless_verified()
     return time.perf_counter() - started
 
 
+def take_turns(work: Work, decisions: int, folder: Path) -> dict[str, float]:
+    """Seconds of each way once, and the bytes and episodes of the recording."""
+    out = folder / "run"
+    turn = {"bare": play(gym.make(work.env_id), work.make_policy(), decisions)}
+    turn["recorded"] = play_recorded(work, decisions, out)
+    turn["replayed"] = replay_all(out)
+    if HAS_MINARI:
+        turn["minari"] = play_collected(work, decisions, folder / "minari")
+    turn["bytes"] = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    turn["episodes"] = len(list(out.iterdir()))
+    shutil.rmtree(out)
+    return turn
+
+
 def measure(work: Work, decisions: int, repeats: int, folder: Path) -> dict[str, Any]:
     """Medians of alternating repetitions, per decision."""
-    # Its collector needs jax too: pip install "minari[create,hdf5]".
-    has_minari = all(importlib.util.find_spec(name) is not None for name in ("minari", "jax", "h5py"))
-    taken: dict[str, list[float]] = {"bare": [], "recorded": [], "replayed": [], "minari": []}
-    bytes_a_decision = episodes = 0.0
-    play_bare(work, decisions // 10 + 1)  # warm up
-    for number in range(repeats):
-        out = folder / f"run-{number}"
-        taken["bare"].append(play_bare(work, decisions))
-        taken["recorded"].append(play_recorded(work, decisions, out))
-        taken["replayed"].append(replay_all(out))
-        if has_minari:
-            taken["minari"].append(play_collected(work, decisions, folder / "minari"))
-        bytes_a_decision = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / decisions
-        episodes = len(list(out.iterdir()))
-        shutil.rmtree(out)
-    median = {way: statistics.median(seconds) for way, seconds in taken.items() if seconds}
+    take_turns(work, decisions // 10 + 1, folder)  # warm up: imports, validators, what provenance asks git
+    turns = [take_turns(work, decisions, folder) for _ in range(repeats)]
+    median = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
     return {
         "work": work.name,
         "decisions": decisions,
-        "episodes": episodes,
-        "steps_per_s": {way: decisions / seconds for way, seconds in median.items()},
+        "episodes": int(median["episodes"]),
+        "steps_per_s": {way: decisions / median[way] for way in median if way not in {"bytes", "episodes"}},
         "recorded_over_bare": median["recorded"] / median["bare"],
+        "replayed_over_bare": median["replayed"] / median["bare"],
         "replayed_over_recorded": median["replayed"] / median["recorded"],
-        "minari_over_bare": median["minari"] / median["bare"] if has_minari else None,
+        "minari_over_bare": median["minari"] / median["bare"] if HAS_MINARI else None,
         "overhead_us_per_decision": (median["recorded"] - median["bare"]) / decisions * 1e6,
-        "bytes_per_decision": bytes_a_decision,
+        "bytes_per_decision": median["bytes"] / decisions,
     }
+
+
+def measure_empty_episode(repeats: int, folder: Path) -> float:
+    """Microseconds that beginning and ending an episode takes beyond a bare reset: five files and a folder."""
+    extra: list[float] = []
+    for number in range(repeats):
+        seconds = []
+        for env in (gym.make("CartPole-v1"), RecordEpisode(gym.make("CartPole-v1"), folder / f"empty-{number}")):
+            env.reset(seed=0)
+            started = time.perf_counter()
+            for _ in range(EMPTY_EPISODES):
+                env.reset()
+            seconds.append(time.perf_counter() - started)
+            env.close()
+        extra.append((seconds[1] - seconds[0]) / EMPTY_EPISODES * 1e6)
+    return statistics.median(extra)
+
+
+def measure_creation(folder: Path) -> float:
+    """Microseconds for creating a file in a folder."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".measure-") as place:
+        started = time.perf_counter()
+        for number in range(FILES_CREATED):
+            Path(place, str(number)).touch()
+        return (time.perf_counter() - started) / FILES_CREATED * 1e6
 
 
 def measure_memory(decisions: int, folder: Path) -> dict[str, float]:
@@ -184,43 +220,32 @@ def print_peak(way: str, decisions: int, folder: Path) -> None:
         env = RecordEpisode(env, folder / "memory")
     play(env, balance(), decisions)
     env.close()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    # Not getrusage: its ru_maxrss starts at that of the process that started this one, which may hold jax.
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    print(int(status.partition("VmHWM:")[2].split()[0]) / 1024)
 
 
-def measure_creation(folder: Path) -> float:
-    """Microseconds for creating a file in a folder: an episode needs five and a folder."""
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".measure-") as place:
-        started = time.perf_counter()
-        for number in range(FILES_CREATED):
-            Path(place, str(number)).touch()
-        return (time.perf_counter() - started) / FILES_CREATED * 1e6
-
-
-def choose_folder() -> Path:
-    """Memory where there is some: what is measured is the recorder, and not how a disk feels today."""
-    return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path()
-
-
-def show(rows: list[dict[str, Any]], memory: dict[str, float] | None, creation_us: dict[str, float]) -> None:
+def show(measured: dict[str, Any]) -> None:
     """The results as a table."""
-    table = Table(title="medians; ratios against the bare environment in the same run")
-    for heading in ("work", "bare steps/s", "recorded", "replayed", "Minari", "overhead", "on disk"):
+    table = Table(title="medians; ratios within the same run")
+    for heading in ("work", "bare steps/s", "recorded", "overhead", "replayed", "Minari", "on disk"):
         table.add_column(heading, justify="left" if heading == "work" else "right")
-    for row in rows:
+    for row in measured["rows"]:
         minari = row["minari_over_bare"]
         table.add_row(
             row["work"],
             f"{row['steps_per_s']['bare']:,.0f}",
             f"{row['recorded_over_bare']:.2f}x bare",
-            f"{row['replayed_over_recorded']:.2f}x recording",
-            "not installed" if minari is None else f"{minari:.1f}x bare",
             f"{row['overhead_us_per_decision']:.1f} us a decision",
+            f"{row['replayed_over_bare']:.2f}x bare, {row['replayed_over_recorded']:.2f}x recording",
+            "not installed" if minari is None else f"{minari:.1f}x bare",
             f"{row['bytes_per_decision']:,.0f} B a decision",
         )
-    Console(width=150).print(table)
-    places = ", ".join(f"{cost:.0f} us in {place}" for place, cost in creation_us.items())
-    print(f"creating a file takes {places}; each episode creates five and a folder")
-    if memory is not None:
+    Console(width=170).print(table)
+    places = ", ".join(f"{cost:.0f} us in {place}" for place, cost in measured["file_creation_us"].items())
+    print(f"an episode costs {measured['empty_episode_us']:.0f} us before its first decision: five files and a folder")
+    print(f"creating a file takes {places}; episodes were written to the first")
+    if (memory := measured["memory_mb"]) is not None:
         print(f"peak memory: bare {memory['bare']:.0f} MB, recorded {memory['difference']:+.1f} MB")
 
 
@@ -231,24 +256,30 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--folder", type=Path, help="where episodes are written (default: /dev/shm, else here)")
-    parser.add_argument("--no-memory", action="store_true", help="leave the memory of 200,000 decisions out")
+    parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True, help="of 200,000 decisions")
     parser.add_argument("--memory-of", choices=["bare", "recorded"], help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true")
     parsed = parser.parse_args()
     if parsed.memory_of:
         print_peak(parsed.memory_of, parsed.decisions, parsed.folder)
         return 0
-    place = parsed.folder or choose_folder()
+    works = [work for work in WORKS if parsed.only in work.name]
+    if not works:
+        parser.error(f"no row's name contains {parsed.only!r}: {'; '.join(work.name for work in WORKS)}")
+    # Memory where there is some: what is measured is the recorder, and not how a disk feels today.
+    place = parsed.folder or (SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path())
     with tempfile.TemporaryDirectory(dir=place, prefix=".measure-") as name:
         folder = Path(name)
-        works = [work for work in WORKS if parsed.only in work.name]
-        rows = [measure(work, max(1, int(parsed.decisions * work.decisions)), parsed.repeats, folder) for work in works]
-        memory = None if parsed.no_memory else measure_memory(MEMORY_DECISIONS, folder)
-        creation_us = {str(path.resolve()): measure_creation(path) for path in (place, Path())}
+        measured = {
+            "rows": [measure(w, max(1, int(parsed.decisions * w.decisions)), parsed.repeats, folder) for w in works],
+            "empty_episode_us": measure_empty_episode(parsed.repeats, folder),
+            "file_creation_us": {str(path.resolve()): measure_creation(path) for path in (place, Path())},
+            "memory_mb": measure_memory(MEMORY_DECISIONS, folder) if parsed.memory else None,
+        }
     if parsed.json:
-        print(json.dumps({"rows": rows, "memory_mb": memory, "file_creation_us": creation_us}))
+        print(json.dumps(measured))
     else:
-        show(rows, memory, creation_us)
+        show(measured)
     return 0
 
 

@@ -38,7 +38,7 @@ ENGINES = {
 ARRAY_LIBRARIES = {"scipy": "scipy", "jax": "jax", "jaxlib": "jaxlib", "torch": "torch", "numba": "numba"}
 
 # Draw the pictures only: versions of these matter where RGB is recorded, and nowhere else.
-PICTURE_PACKAGES = frozenset({"pygame", "pillow", "opencv-python-headless"})
+RENDERERS = ("pygame", "PIL", "cv2")
 
 # Settings that change the last bits of arithmetic or the order of sets.
 ARITHMETIC_VARIABLES = (
@@ -82,13 +82,15 @@ def describe_fingerprint(
     Args:
         distributions: Further distributions to name, such as the environment's own.
         modules: Names of the modules that define the environment and its wrappers.
-        is_drawing: Whether pictures are recorded, so that the renderer's version counts.
+        is_drawing: Whether pictures are recorded, so that the renderer's version counts; one has to have been
+            drawn before, since environments import their renderer when they first need it.
     """
     names = {distribution for module, distribution in ENGINES.items() if module in sys.modules}
     imported = {top for module in modules for top in _imported_by(module)}
     names |= {distribution for module, distribution in ARRAY_LIBRARIES.items() if module in imported}
     if is_drawing:
-        names |= PICTURE_PACKAGES
+        drawing = (find_distribution(module) for module in RENDERERS if module in sys.modules)
+        names |= {distribution for distribution in drawing if distribution is not None}
     names |= {"replay-recorder", *distributions}
     versions = {name: version for name in sorted(names) if (version := find_version(name)) is not None}
     return {"versions": {"python": platform.python_version(), **versions}, "machine": dict(_machine_facts())}

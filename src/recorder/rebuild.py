@@ -157,11 +157,16 @@ def build_environment(
         raise CannotRunError(message) from error
 
 
-def require_rebuildable(env: Environment, described: Mapping[str, Any]) -> None:
+def require_rebuildable(env: Environment, described: Mapping[str, Any], *, is_drawing: bool = False) -> None:
     """Build the environment a second time and compare, so that a recording is never made in vain.
 
+    Args:
+        env: The environment to be recorded.
+        described: The manifest's `environment`.
+        is_drawing: Draw a first picture too, which imports the renderer and shows whether it works.
+
     Raises:
-        NotRebuildableError: It cannot be built, or what is built differs in wrappers or spaces.
+        NotRebuildableError: It cannot be built or drawn, or what is built differs in wrappers or spaces.
     """
     writing = WRITING_WRAPPERS.intersection(wrapper_names(env))
     if writing:
@@ -176,6 +181,11 @@ def require_rebuildable(env: Environment, described: Mapping[str, Any]) -> None:
         raise NotRebuildableError(message) from error
     try:
         differing = _first_difference(env, again)
+        if is_drawing and differing is None:
+            again.reset(seed=0)
+            again.render()
+    except (gymnasium.error.Error, ImportError) as error:
+        raise _missing_extra(wrapper_names(env)[-1], error) from error
     finally:
         again.close()
     if differing is not None:

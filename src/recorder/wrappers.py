@@ -100,7 +100,7 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
             raise UsageError(message)
         described = describe_environment(env, factory, factory_kwargs)
-        require_rebuildable(env, described)
+        require_rebuildable(env, described, is_drawing=is_hashing_rgb)
         ram_channel = choose_ram_source(env, ram)
         self._read_ram = open_ram_source(env, ram_channel["source"], is_trusted=lambda _: True)
         self._description = _describe_run(
