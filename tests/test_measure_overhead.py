@@ -14,7 +14,7 @@ def test_the_script_prints_every_figure_as_strict_json(tmp_path):
         [*command, "--folder", str(tmp_path), "--no-memory"], check=True, capture_output=True, text=True
     )
     measured = json.loads(done.stdout, parse_constant=lambda name: 1 / 0)
-    assert len(measured["rows"]) == 3
+    assert len(measured["rows"]) >= 3
     for row in measured["rows"]:
         assert row["recorded_over_bare"] > 0
         assert row["replayed_over_recorded"] > 0
