@@ -2,8 +2,6 @@
 
 Bare, recorded, replayed and (where it is installed) Minari's DataCollector take turns, five times each, over the
 same actions; medians are printed. Peak memory is that of a process of its own.
-
-Usage: python scripts/measure_overhead.py [--decisions N] [--repeats N] [--only NAME] [--json] [--no-memory]
 """
 
 from __future__ import annotations
@@ -35,11 +33,13 @@ from replay.engine import replay_episode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Array = np.ndarray[Any, Any]
     Environment = gym.Env[Any, Any]
     Choose = Callable[[int, Any], Any]
 
 MEMORY_DECISIONS = 200_000
 FILES_CREATED = EMPTY_EPISODES = 200
+DRAWN = 4096
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 LEFT, RIGHT = np.int64(0), np.int64(1)
 # Its collector needs jax too: pip install "minari[create,hdf5]".
@@ -48,53 +48,34 @@ HAS_MINARI = all(importlib.util.find_spec(name) is not None for name in ("minari
 
 @dataclass(frozen=True)
 class Work:
-    """One environment under one fixed way of acting.
-
-    Attributes:
-        name: As the table shows it.
-        env_id: For `gymnasium.make`.
-        make_policy: Makes a function from decision number and observation to an action.
-        decisions: How many a repetition takes, in units of the command line's.
-    """
+    """One environment, one fixed way of acting, and its share of the command line's decisions."""
 
     name: str
     env_id: str
-    make_policy: Callable[[], Choose]
+    choose: Choose
     decisions: float
 
 
-def balance() -> Choose:
+def balance(_: int, observation: Array) -> np.int64:
     """CartPole's pole stays up for the whole 500 decisions."""
-    return lambda _, o: RIGHT if o[2] + 0.5 * o[3] + 0.05 * o[0] + 0.1 * o[1] > 0 else LEFT
+    x, x_dot, theta, theta_dot = observation.tolist()  # quick, as its time counts as the environment's
+    return RIGHT if theta + 0.5 * theta_dot + 0.05 * x + 0.1 * x_dot > 0 else LEFT
 
 
-def toss() -> Choose:
-    """CartPole at random: episodes of about 22 decisions, so that starting them is what costs."""
-    actions = np.random.default_rng(0).integers(0, 2, 4096)
-    return lambda number, _: actions[number % 4096]
-
-
-def wander() -> Choose:
-    """Push-T at random: contacts are rare and the simulator is quick, so that recording weighs most."""
-    actions = np.random.default_rng(0).uniform(-1, 1, (4096, 2)).astype(np.float32)
-    return lambda number, _: actions[number % 4096]
-
-
-def seek_block() -> Choose:
+def seek_block(number: int, observation: Array) -> Array:
     """Push-T in contact: towards random places around the block."""
-    spread = np.random.default_rng(0).uniform(-60, 60, (4096, 2))
-
-    def act(number: int, observation: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        target = observation[2:4] + spread[number % 4096]
-        return np.clip((target - observation[:2]) / 100, -1, 1).astype(np.float32)
-
-    return act
+    return np.clip((observation[2:4] + SPREAD[number % DRAWN] - observation[:2]) / 100, -1, 1).astype(np.float32)
 
 
+# At random CartPole falls after about 22 decisions, so that starting an episode is what costs; and Push-T has few
+# contacts, so that its simulator is quick and recording weighs most.
+TOSSES = np.random.default_rng(0).integers(0, 2, DRAWN)
+MOVES = np.random.default_rng(0).uniform(-1, 1, (DRAWN, 2)).astype(np.float32)
+SPREAD = np.random.default_rng(0).uniform(-60, 60, (DRAWN, 2))
 WORKS = (
     Work("CartPole-v1, 500 decisions an episode", "CartPole-v1", balance, 1.0),
-    Work("CartPole-v1, 22 decisions an episode", "CartPole-v1", toss, 0.25),
-    Work("LewmPushT-v1, 10 raw frames, random", "recorder/LewmPushT-v1", wander, 0.1),
+    Work("CartPole-v1, 22 decisions an episode", "CartPole-v1", lambda number, _: TOSSES[number % DRAWN], 0.25),
+    Work("LewmPushT-v1, 10 raw frames, random", "recorder/LewmPushT-v1", lambda number, _: MOVES[number % DRAWN], 0.1),
     Work("LewmPushT-v1, 10 raw frames, in contact", "recorder/LewmPushT-v1", seek_block, 0.1),
 )
 
@@ -114,7 +95,7 @@ def play(env: Environment, choose: Choose, decisions: int) -> float:
 def play_recorded(work: Work, decisions: int, out: Path) -> float:
     """With `RecordEpisode`, validating every line, up to the last summary."""
     with RecordEpisode(gym.make(work.env_id), out) as env:
-        seconds = play(env, work.make_policy(), decisions)
+        seconds = play(env, work.choose, decisions)
         started = time.perf_counter()
     return seconds + time.perf_counter() - started
 
@@ -127,7 +108,7 @@ def play_collected(work: Work, decisions: int, folder: Path) -> float:
     with warnings.catch_warnings():  # hundreds, and printing them would be measured
         warnings.simplefilter("ignore")
         env = minari.DataCollector(gym.make(work.env_id))
-        seconds = play(env, work.make_policy(), decisions)
+        seconds = play(env, work.choose, decisions)
         started = time.perf_counter()
         dataset_id = f"measure/run{time.time_ns()}-v0"
         env.create_dataset(dataset_id=dataset_id, algorithm_name="none", author="none", author_email="none")
@@ -148,7 +129,7 @@ def replay_all(out: Path) -> float:
 def take_turns(work: Work, decisions: int, folder: Path) -> dict[str, float]:
     """Seconds of each way once, and the bytes and episodes of the recording."""
     out = folder / "run"
-    turn = {"bare": play(gym.make(work.env_id), work.make_policy(), decisions)}
+    turn = {"bare": play(gym.make(work.env_id), work.choose, decisions)}
     turn["recorded"] = play_recorded(work, decisions, out)
     turn["replayed"] = replay_all(out)
     if HAS_MINARI:
@@ -178,20 +159,20 @@ def measure(work: Work, decisions: int, repeats: int, folder: Path) -> dict[str,
     }
 
 
+def reset_often(env: Environment) -> float:
+    """Microseconds a reset."""
+    env.reset(seed=0)
+    started = time.perf_counter()
+    for _ in range(EMPTY_EPISODES):
+        env.reset()
+    return (time.perf_counter() - started) / EMPTY_EPISODES * 1e6
+
+
 def measure_empty_episode(repeats: int, folder: Path) -> float:
-    """Microseconds that beginning and ending an episode takes beyond a bare reset: five files and a folder."""
-    extra: list[float] = []
-    for number in range(repeats):
-        seconds = []
-        for env in (gym.make("CartPole-v1"), RecordEpisode(gym.make("CartPole-v1"), folder / f"empty-{number}")):
-            env.reset(seed=0)
-            started = time.perf_counter()
-            for _ in range(EMPTY_EPISODES):
-                env.reset()
-            seconds.append(time.perf_counter() - started)
-            env.close()
-        extra.append((seconds[1] - seconds[0]) / EMPTY_EPISODES * 1e6)
-    return statistics.median(extra)
+    """Microseconds that an episode without decisions takes beyond a bare reset."""
+    outs = [folder / f"empty-{number}" for number in range(repeats)]
+    makers = ((RecordEpisode(gym.make("CartPole-v1"), out), gym.make("CartPole-v1")) for out in outs)
+    return statistics.median(reset_often(recorded) - reset_often(bare) for recorded, bare in makers)
 
 
 def measure_creation(folder: Path) -> float:
@@ -205,12 +186,12 @@ def measure_creation(folder: Path) -> float:
 
 def measure_memory(decisions: int, folder: Path) -> dict[str, float]:
     """Peak memory in MB of a bare and of a recorded run, each in its own process."""
-    peaks = {}
-    for way in ("bare", "recorded"):
-        command = [sys.executable, __file__, "--memory-of", way, "--decisions", str(decisions), "--folder", str(folder)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - this script
-        peaks[way] = json.loads(done.stdout)
-    return {**peaks, "difference": peaks["recorded"] - peaks["bare"]}
+    command = [sys.executable, __file__, "--decisions", str(decisions), "--folder", str(folder), "--memory-of"]
+    bare, recorded = (
+        float(subprocess.run([*command, way], check=True, capture_output=True, text=True).stdout)  # noqa: S603
+        for way in ("bare", "recorded")
+    )
+    return {"bare": bare, "recorded": recorded, "difference": recorded - bare}
 
 
 def print_peak(way: str, decisions: int, folder: Path) -> None:
@@ -218,7 +199,7 @@ def print_peak(way: str, decisions: int, folder: Path) -> None:
     env: Environment = gym.make("CartPole-v1", max_episode_steps=decisions + 1)
     if way == "recorded":
         env = RecordEpisode(env, folder / "memory")
-    play(env, balance(), decisions)
+    play(env, balance, decisions)
     env.close()
     # Not getrusage: its ru_maxrss starts at that of the process that started this one, which may hold jax.
     status = Path("/proc/self/status").read_text(encoding="ascii")
@@ -243,7 +224,7 @@ def show(measured: dict[str, Any]) -> None:
         )
     Console(width=170).print(table)
     places = ", ".join(f"{cost:.0f} us in {place}" for place, cost in measured["file_creation_us"].items())
-    print(f"an episode costs {measured['empty_episode_us']:.0f} us before its first decision: five files and a folder")
+    print(f"an episode without decisions costs {measured['empty_episode_us']:.0f} us: five files and a folder")
     print(f"creating a file takes {places}; episodes were written to the first")
     if (memory := measured["memory_mb"]) is not None:
         print(f"peak memory: bare {memory['bare']:.0f} MB, recorded {memory['difference']:+.1f} MB")
@@ -264,8 +245,11 @@ def main() -> int:
         print_peak(parsed.memory_of, parsed.decisions, parsed.folder)
         return 0
     works = [work for work in WORKS if parsed.only in work.name]
+    for work in [work for work in works if work.env_id not in gym.registry]:
+        print(f"left out, as there is no {work.env_id}: {work.name}", file=sys.stderr)
+        works.remove(work)
     if not works:
-        parser.error(f"no row's name contains {parsed.only!r}: {'; '.join(work.name for work in WORKS)}")
+        parser.error(f"no row to measure; there are: {'; '.join(work.name for work in WORKS)}")
     # Memory where there is some: what is measured is the recorder, and not how a disk feels today.
     place = parsed.folder or (SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path())
     with tempfile.TemporaryDirectory(dir=place, prefix=".measure-") as name:
@@ -276,10 +260,7 @@ def main() -> int:
             "file_creation_us": {str(path.resolve()): measure_creation(path) for path in (place, Path())},
             "memory_mb": measure_memory(MEMORY_DECISIONS, folder) if parsed.memory else None,
         }
-    if parsed.json:
-        print(json.dumps(measured))
-    else:
-        show(measured)
+    print(json.dumps(measured, allow_nan=False)) if parsed.json else show(measured)
     return 0
 
 

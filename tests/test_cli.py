@@ -584,3 +584,16 @@ os.wait()
     said = run("replay", "--episode", "run/episode-0000", cwd=tmp_path).stdout
     assert said.startswith("verified prefix")
     assert "replayed 7 decisions" in said
+
+
+@pytest.mark.parametrize("factory", ["recorder.envs:register", "gymnasium.wrappers:TimeLimit", "gymnasium:register"])
+def test_a_factory_runs_only_if_it_was_allowed_even_one_of_our_own(run_folder, factory):
+    from recorder.errors import UntrustedCodeError
+    from replay.engine import replay_episode
+
+    manifest = json.loads((run_folder / "episode-0000" / "manifest.json").read_bytes())
+    kwargs = {"dict": {"id": "Nice-v1", "entry_point": "subprocess:Popen"}}
+    manifest["environment"] |= {"spec": None, "factory": {"entry_point": factory, "kwargs": kwargs}}
+    (run_folder / "episode-0000" / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(UntrustedCodeError, match="--trust"):
+        replay_episode(run_folder / "episode-0000")

@@ -99,6 +99,7 @@ def _play(parsed: argparse.Namespace) -> int:
             rgb=parsed.rgb or None,
             info_keys=[key for key in parsed.info.split(",") if key],
             policy={"name": parsed.policy, "run_seed": parsed.seed},
+            rebuild=True,
         )
     except BaseException:
         env.close()

@@ -84,8 +84,8 @@ class DecisionFrames:
             "ram": spell_ram(ram) if self.has_ram else None,
             "rgb_sha256": self._pictures[index] if self._pictures else None,
             "reward": self.rewards[index],
-            "terminated": terminated,
-            "truncated": truncated,
+            "terminated": bool(terminated),
+            "truncated": bool(truncated),
         }
         return row
 

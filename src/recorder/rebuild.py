@@ -37,11 +37,14 @@ if TYPE_CHECKING:
 
     Environment = gymnasium.Env[Any, Any]
 
-# Wrappers of these packages run without being asked for: they come with this project's own dependencies.
-TRUSTED_PACKAGES = ("gymnasium.wrappers", "recorder.envs")
-
 # Wrappers that leave files behind, which neither a replay nor a stranger's episode should do.
 WRITING_WRAPPERS = frozenset({"RecordVideo"})
+
+# Wrappers whose output depends on every episode before.
+STATISTICS_WRAPPERS = frozenset({"NormalizeObservation", "NormalizeReward"})
+
+# Gymnasium's own wrappers run unasked, but for those that reach for more than the environment.
+_UNASKED_WRAPPERS = frozenset(gymnasium.wrappers.__all__) - {*WRITING_WRAPPERS, "HumanRendering", "vector"}
 
 # Which extra brings a module that an environment failed to import.
 EXTRA_OF_MODULE = {"Box2D": "box2d", "pygame": "render", "ale_py": "atari"}
@@ -168,6 +171,13 @@ def require_rebuildable(env: Environment, described: Mapping[str, Any], *, is_dr
     Raises:
         NotRebuildableError: It cannot be built or drawn, or what is built differs in wrappers or spaces.
     """
+    counting = STATISTICS_WRAPPERS.intersection(wrapper_names(env))
+    if counting:
+        message = (
+            f"{', '.join(counting)} keeps statistics over episodes, so that no later one could be replayed alone: "
+            "wrap the recorder with it instead"
+        )
+        raise NotRebuildableError(message)
     writing = WRITING_WRAPPERS.intersection(wrapper_names(env))
     if writing:
         message = f"a replay would write files again through {', '.join(writing)}: wrap the recorder with it instead"
@@ -197,9 +207,9 @@ def require_rebuildable(env: Environment, described: Mapping[str, Any], *, is_dr
 
 
 def trust_modules(names: Collection[str]) -> Callable[[str], bool]:
-    """A judge of module names: true for the given modules, their parts, and this project's own."""
+    """A judge of module names: true for the given modules and their parts, and for nothing else."""
     given = [names] if isinstance(names, str) else names
-    trusted = (*TRUSTED_PACKAGES, *(name.partition(":")[0] for name in given))
+    trusted = [name.partition(":")[0] for name in given]
     return lambda module: any(module == name or module.startswith(f"{name}.") for name in trusted)
 
 
@@ -283,12 +293,16 @@ def _refuse_untrusted(spec: EnvSpec, is_trusted: Callable[[str], bool]) -> None:
                 f"this episode asks for the wrapper {name}, which writes files where the episode says: it is not run"
             )
             raise UntrustedCodeError(message)
-        if not is_trusted(module):
+        if not (_is_unasked_wrapper(module, name) or is_trusted(module)):
             message = (
                 f"this episode is built by {entry_point}, which is not an environment registered here; "
                 f"if you trust that code, allow it with --trust {module.partition('.')[0]}"
             )
             raise UntrustedCodeError(message)
+
+
+def _is_unasked_wrapper(module: str, name: str) -> bool:
+    return name in _UNASKED_WRAPPERS and module in {"gymnasium.wrappers", getattr(gymnasium.wrappers, name).__module__}
 
 
 def _build_from_factory(

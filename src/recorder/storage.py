@@ -6,10 +6,11 @@ import atexit
 import hashlib
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from recorder.errors import UsageError
+from recorder.errors import DamagedError, UsageError
 from recorder.records import (
     ARRAYS,
     FORMAT_VERSION,
@@ -46,7 +47,7 @@ class EpisodeWriter:
     What a returned `append_decision` survives is its durability:
 
     - `batch`: the end of the program in any orderly way. Killing the process loses at most the last 31
-      decisions, and only if they took less than 5 ms together: a slower decision is handed over at once.
+      decisions, and only those that were taken within 5 ms of each other: a slower one hands all over at once.
     - `process`: killing the process; every decision is handed to the operating system.
     - `power`: a power cut; every decision is flushed to the disk.
 
@@ -55,6 +56,9 @@ class EpisodeWriter:
         durability: As above.
         is_validating: Check each record against its schema before it is written.
         clock: Seconds that only go forwards.
+
+    Attributes:
+        totals: What the decisions that were handed over add up to.
 
     Raises:
         UsageError: The folder exists already.
@@ -78,7 +82,8 @@ class EpisodeWriter:
         self._is_validating = is_validating
         self._clock = clock
         self._batch_limit = BATCH_DECISIONS if durability == "batch" else 1
-        self._batch: list[tuple[Row, DecisionFrames]] = []
+        self._batch: list[tuple[Row, DecisionFrames, float]] = []
+        self.totals = Totals()
         self._is_whole = True
         self._process = os.getpid()
         self._handed_over_at = clock()
@@ -102,45 +107,82 @@ class EpisodeWriter:
         """Write what the environment returned when the episode began."""
         self._write_document(RESET, "reset", reset)
 
-    def append_decision(self, transition: Row, frames: DecisionFrames) -> None:
-        """Append a decision and its raw frames; they are the writer's from now on."""
+    def append_decision(self, transition: Row, frames: DecisionFrames, reward: float) -> None:
+        """Append a decision, its raw frames and its reward; they are the writer's from now on."""
         batch = self._batch
-        batch.append((transition, frames))
+        batch.append((transition, frames, reward))
         if len(batch) >= self._batch_limit or self._clock() - self._handed_over_at >= BATCH_S:
             self.hand_over()
 
     def hand_over(self) -> None:
         """Validate what is held back and hand it to the operating system: raw frames first, then transitions.
 
-        A transition completes its decision, so that a kill between the two leaves raw frames too many, and
-        never a decision without its raw frames.
+        A transition completes its decision, so that whatever comes between the two leaves raw frames too many,
+        and never a decision without its raw frames.
+
+        Raises:
+            DamagedError: A row breaks its schema; the decisions before it were handed over.
         """
-        batch = self._batch
-        if not batch:
+        if not self._batch:
             return
+        fault = self._find_fault() if self._is_validating else None
+        if fault is None:
+            self._write_batch()
+            return
+        valid, error = fault
+        del self._batch[valid:]
+        if self._batch:
+            self._write_batch()
+        raise error
+
+    def _write_batch(self) -> None:
+        batch = self._batch
         if self._transitions is None or self._frames is None:
             message = f"{self.folder} is not open for decisions: write the manifest first"
             raise UsageError(message)
-        if self._is_validating:
-            _validate_batch(batch, self._are_transitions, self._are_frames)
-        raw_frames = b"".join([frames.block() for _, frames in batch])
-        transitions = b"".join([encode_line(transition) for transition, _ in batch])
+        raw_frames = b"".join([frames.block() for _, frames, _ in batch])
+        transitions = b"".join([encode_line(transition) for transition, _, _ in batch])
         # What fails half-way is never tried again: what is on disk then is a prefix, and has to stay one.
         self._batch, self._is_whole = [], False
         self._frames.append(raw_frames)
+        if self._is_flushing:
+            for file in (self._arrays, self._frames):
+                if file is not None:
+                    file.flush()
         self._transitions.append(transitions)
+        if self._is_flushing:
+            self._transitions.flush()
+        self.totals.add(batch)
         self._is_whole = True
         self._handed_over_at = self._clock()
-        if self._is_flushing:
-            for file in self._open_files().values():
-                file.flush()
+
+    def _find_fault(self) -> tuple[int, DamagedError] | None:
+        """The number of the first held decision that breaks a schema, and how; None if all are valid."""
+        batch = self._batch
+        rows: list[Row] = []
+        is_quiet_valid = False
+        for _, frames, _ in batch:
+            rows += frames.rows_to_validate(is_quiet_valid=is_quiet_valid)
+            is_quiet_valid = is_quiet_valid or frames.has_quiet
+        if self._are_transitions([transition for transition, _, _ in batch]) and self._are_frames(rows):
+            return None
+        for number, (transition, frames, _) in enumerate(batch):
+            try:
+                for row in frames.rows_to_validate(is_quiet_valid=False):
+                    validate_row("frame", row, where="a raw frame that was to be written")
+                validate_row("transition", transition, where="a transition that was to be written")
+            except DamagedError as error:
+                return number, error
+        return None
 
     def put(self, data: bytes) -> Row:
         """Keep the bytes of an array that is too big for a line (`encoding.ArrayStore`)."""
         if self._arrays is None:
             self._arrays = _AppendedFile(self.folder / ARRAYS)
         offset = self._arrays.length_bytes
+        self._is_whole = False
         self._arrays.append(data)
+        self._is_whole = True
         return {"file": ARRAYS, "offset": offset, "sha256": hashlib.sha256(data).hexdigest()}
 
     def finish(self, summary: Row) -> None:
@@ -153,7 +195,7 @@ class EpisodeWriter:
             self.abandon()
             return
         files = {name: file.facts() for name, file in self._open_files().items()}
-        files |= self._documents
+        files |= {name: facts for name, facts in self._documents.items() if (self.folder / name).exists()}
         self._close(is_flushing=self._is_flushing)
         whole = {"format_version": FORMAT_VERSION, **summary, "files": dict(sorted(files.items()))}
         self._write_document(SUMMARY, "summary", {**whole, "digest": digest_of(whole)})
@@ -174,33 +216,46 @@ class EpisodeWriter:
 
     def _close(self, *, is_flushing: bool) -> None:
         atexit.unregister(self._hand_over_at_exit)
-        for file in self._open_files().values():
-            file.close(is_flushing=is_flushing)
+        files = self._open_files()
+        # Forgotten first: an interruption must not make anyone close a descriptor twice.
         self._transitions = self._frames = self._arrays = None
+        for file in files.values():
+            file.close(is_flushing=is_flushing)
 
     def _write_document(self, name: str, schema: str, document: Row) -> None:
         if self._is_validating:
             validate_row(schema, document, where=name)
         data = encode_document(document)
-        write_atomically(self.folder / name, data, is_flushing=self._is_flushing)
         self._documents[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+        write_atomically(self.folder / name, data, is_flushing=self._is_flushing)
 
 
-def _validate_batch(
-    batch: list[tuple[Row, DecisionFrames]],
-    are_transitions: Callable[[list[Row]], bool],
-    are_frames: Callable[[list[Row]], bool],
-) -> None:
-    transitions = [transition for transition, _ in batch]
-    rows: list[Row] = []
-    is_quiet_valid = False
-    for _, frames in batch:
-        rows += frames.rows_to_validate(is_quiet_valid=is_quiet_valid)
-        is_quiet_valid = is_quiet_valid or frames.has_quiet
-    if are_transitions(transitions) and are_frames(rows):
-        return
-    for name, row in [*(("transition", row) for row in transitions), *(("frame", row) for row in rows)]:
-        validate_row(name, row, where=f"a {name} that was to be written")
+@dataclass
+class Totals:
+    """What the decisions that were handed over add up to.
+
+    Attributes:
+        decisions: How many.
+        raw_frames: How many raw frames they lasted.
+        total_reward: Sum of the rewards in order, in float64.
+        terminated: Flag of the last decision.
+        truncated: Flag of the last decision.
+    """
+
+    decisions: int = 0
+    raw_frames: int = 0
+    total_reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+
+    def add(self, batch: list[tuple[Row, DecisionFrames, float]]) -> None:
+        """Add decisions, in order."""
+        for _, frames, reward in batch:
+            self.total_reward += reward
+            self.raw_frames += len(frames)
+        self.decisions += len(batch)
+        last = batch[-1][0]
+        self.terminated, self.truncated = last["terminated"], last["truncated"]
 
 
 class _AppendedFile:

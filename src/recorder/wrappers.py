@@ -13,7 +13,7 @@ import numpy as np
 from recorder.encoding import encode_value
 from recorder.errors import UsageError
 from recorder.provenance import describe_fingerprint, describe_provenance
-from recorder.rebuild import defining_modules, describe_environment, require_rebuildable
+from recorder.rebuild import build_environment, defining_modules, describe_environment, require_rebuildable
 from recorder.records import FORMAT_VERSION, Row, sha256_of_json
 from recorder.simulator import choose_ram_source, open_ram_source, shows_raw_frames
 from recorder.stepping import Stepper
@@ -60,6 +60,8 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         durability: What a kill can lose: `"batch"`, at most 31 decisions of the last 5 ms; `"process"`, nothing;
             `"power"`, nothing, and a power cut nothing either. See `storage.EpisodeWriter`.
         validate: Check every line against its schema before it is written.
+        rebuild: Build the environment anew for every episode after the first, for those in which something
+            survives a reset: only then can each of their episodes be replayed alone.
         draw_seed: Draws the seed of a first `reset()` without one; operating system entropy by default.
 
     Raises:
@@ -81,6 +83,7 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         protocol: Mapping[str, Any] | None = None,
         durability: Durability = "batch",
         validate: bool = True,
+        rebuild: bool = False,
         draw_seed: Callable[[], int] = lambda: secrets.randbelow(SEED_LIMIT),
     ) -> None:
         """Refuse what could not be replayed; write nothing yet."""
@@ -90,8 +93,8 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         if durability not in get_args(Durability):
             message = f"durability must be one of {', '.join(get_args(Durability))}, not {durability!r}"
             raise UsageError(message)
-        if isinstance(info_keys, str):
-            message = f"info_keys is a list of keys: write [{info_keys!r}]"
+        if isinstance(info_keys, str) or not all(isinstance(key, str) for key in info_keys):
+            message = f"info_keys is a list of texts, not {info_keys!r}: write ['key', ...]"
             raise UsageError(message)
         is_hashing_rgb = env.render_mode == "rgb_array" if rgb is None else rgb
         if is_hashing_rgb and env.render_mode != "rgb_array":
@@ -116,13 +119,12 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._info_keys = tuple(info_keys)
         self._durability = durability
         self._is_validating = validate
+        self._is_rebuilding = rebuild
         self._draw_seed = draw_seed
         self._run_seed: int | None = None
         self._episode_index = 0
         self._writer: EpisodeWriter | None = None
         self._stepper: Stepper | None = None
-        self._return = 0.0
-        self._flags = (False, False)
         self._prediction: Row | None = None
         self._decision_limit: int | None = None
         self.episode_folder: Path | None = None
@@ -142,6 +144,8 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         every episode can be replayed alone.
         """
         self._end("abandoned")
+        if self._is_rebuilding and self._episode_index:
+            self._rebuild()
         seed, origin = self._choose_seed(seed)
         spelled_options = encode_value(options)
         folder = self.out / f"episode-{self._episode_index:04d}"
@@ -163,7 +167,7 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         )
         self._episode_index += 1
         self._writer, self.episode_folder = writer, folder
-        self._return, self._flags, self._prediction = 0.0, (False, False), None
+        self._prediction = None
         self._stepper = Stepper(
             self.env,
             arrays=writer,
@@ -195,15 +199,13 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise UsageError(message)
         try:
             result = stepper.step(action, self._prediction)
-            writer.append_decision(stepper.transition, stepper.frames)
+            writer.append_decision(stepper.transition, stepper.frames, float(result[1]))
         except BaseException as error:
             self._end("error", error)
             raise
         self._prediction = None
-        _, reward, terminated, truncated, _ = result
-        self._return += float(reward)
+        _, _, terminated, truncated, _ = result
         if terminated or truncated:
-            self._flags = (terminated, truncated)
             self._end("terminated" if terminated else "truncated")
         return result
 
@@ -217,8 +219,10 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def close(self) -> None:
         """End a running episode as closed, and close the environment."""
-        self._end("closed")
-        super().close()
+        try:
+            self._end("closed")
+        finally:
+            super().close()
 
     def __enter__(self) -> RecordEpisode:
         """The wrapper itself."""
@@ -237,25 +241,36 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
             return
         self._stepper = self._writer = None
         stepper.detach()
-        terminated, truncated = self._flags
         try:
+            writer.hand_over()
+            totals = writer.totals
+            if totals.terminated or totals.truncated:  # whatever came afterwards, the episode was over
+                reason, error_type = ("terminated" if totals.terminated else "truncated"), None
+            else:
+                error_type = type(error).__name__ if error is not None else None
             writer.finish(
                 {
                     "status": "complete" if reason in _COMPLETE_ENDS else "incomplete",
                     "end_reason": reason,
-                    "error_type": type(error).__name__ if error is not None else None,
-                    "decisions": stepper.decisions,
-                    "raw_frames": stepper.raw_frames,
-                    "return": encode_value(self._return),
-                    "terminated": terminated,
-                    "truncated": truncated,
+                    "error_type": error_type,
+                    "decisions": totals.decisions,
+                    "raw_frames": totals.raw_frames,
+                    "return": encode_value(totals.total_reward),
+                    "terminated": totals.terminated,
+                    "truncated": totals.truncated,
                 }
             )
-        except BaseException:
+        except BaseException as failure:
             writer.abandon()
-            # A full disk must not hide the error that is already on its way.
-            if error is None:
+            # A full disk must not hide the error that is already on its way; Ctrl-C is hidden by nothing.
+            if error is None or not isinstance(failure, Exception):
                 raise
+
+    def _rebuild(self) -> None:
+        self.env.close()
+        self.env = build_environment(self._description["environment"], is_trusted=lambda _: True)
+        source = self._description["channels"]["ram"]["source"]
+        self._read_ram = open_ram_source(self.env, source, is_trusted=lambda _: True)
 
     def _choose_seed(self, seed: int | None) -> tuple[int, str]:
         if seed is not None:
@@ -319,6 +334,7 @@ def _plain(name: str, mapping: Mapping[str, Any] | None) -> Row | None:
         return None
     try:
         plain: Row = json.loads(json.dumps(dict(mapping), allow_nan=False))
+        sha256_of_json(plain)  # what has no digest cannot be kept
     except (TypeError, ValueError, RecursionError) as error:
         message = f"{name} is not strict JSON ({error}): keep to text, finite numbers, lists and mappings of them"
         raise UsageError(message) from error

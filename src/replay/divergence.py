@@ -114,7 +114,7 @@ def compare_rows(place: Place, recorded: Row, replayed: Row, arrays: ArraySource
     return mismatches
 
 
-def compare_values(
+def compare_values(  # noqa: PLR0911 - one return a kind of value
     place: Place, field: str, recorded: JsonValue, replayed: JsonValue, arrays: ArraySources
 ) -> list[Mismatch]:
     """What differs between two spelled values; nothing if they are the same bit for bit."""
