@@ -64,7 +64,8 @@ def balance(_: int, observation: Array) -> np.int64:
 
 def seek_block(number: int, observation: Array) -> Array:
     """Push-T in contact: towards random places around the block."""
-    return np.clip((observation[2:4] + SPREAD[number % DRAWN] - observation[:2]) / 100, -1, 1).astype(np.float32)
+    move: Array = (observation[2:4] + SPREAD[number % DRAWN] - observation[:2]) / 100
+    return move.clip(-1, 1).astype(np.float32)
 
 
 # At random CartPole falls after about 22 decisions, so that starting an episode is what costs; and Push-T has few

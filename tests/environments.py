@@ -523,3 +523,17 @@ def drawn_actions(env, seed):
 
 def graph(nodes, edges=None, links=None):
     return GraphInstance(nodes=nodes, edges=edges, edge_links=links)
+
+
+class OrderEnv(_NumberEnv):
+    """Goes by the order of the keys of its action and its options."""
+
+    action_space = spaces.Dict({"a": spaces.Box(-9, 9, ()), "b": spaces.Box(-9, 9, ())})
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        return observation + list(options or {}).index("a"), info
+
+    def step(self, action):
+        first, second = action.values()
+        return np.array([10.0 * first + second]), 0.0, False, False, {}

@@ -491,7 +491,8 @@ def test_a_video_that_was_not_drawn_is_not_announced(run_folder, capsys):
     ("options", "words"),
     [
         ({"durability": "proces"}, "batch, process, power"),
-        ({"info_keys": "lives"}, r"\['lives'\]"),
+        ({"info_keys": "lives"}, "list of texts"),
+        ({"info_keys": [1]}, "list of texts"),
         ({"ram": lambda env: b""}, "ram must be text"),
         ({"factory": lambda: None}, "factory must be text"),
         ({"protocol": {"x": float("nan")}}, "strict JSON"),

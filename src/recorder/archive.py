@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from recorder.errors import DamagedError, UsageError
 from recorder.reading import CHUNK_BYTES, digest_file
 from recorder.records import Row, encode_document, read_strict_json
-from recorder.storage import write_atomically
+from recorder.storage import require_new_folder, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,9 +94,7 @@ def restore_archive(manifest: Path, out: Path) -> Row:
         UsageError: The destination exists, or the manifest or archive is not there.
         DamagedError: Anything is not as the manifest says; nothing was written then.
     """
-    if out.exists() or out.is_symlink():
-        message = f"{out} exists already: choose another --out or remove it"
-        raise UsageError(message)
+    require_new_folder(out)
     document = _read_manifest(manifest)
     archive = manifest.parent / document["archive"]
     if not archive.is_file():
@@ -190,6 +188,8 @@ def _path_fault(path: Any) -> str | None:  # noqa: ANN401 - a stranger's JSON
     if not isinstance(path, str) or not path:
         return f"the path {path!r} is not text"
     parts = path.split("/")
+    if not path.isprintable():
+        return f"the path {path!r} holds characters that no file name should"
     is_unsafe = path.startswith("/") or "\\" in path or ":" in path or any(ord(letter) < ord(" ") for letter in path)
     if is_unsafe or any(part in {"", ".", ".."} or part != part.rstrip(". ") for part in parts):
         return f"the path {path!r} is not safe"
@@ -229,7 +229,7 @@ def _verified_members(stream: BinaryIO, archive: Path, document: Row, target: Pa
                     raise DamagedError(message)
                 _copy_member(tar, member, entry, archive, target)
                 yield member.name
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, OverflowError) as error:
         message = f"{archive} cannot be unpacked: {error}"
         raise DamagedError(message) from error
     if expected:

@@ -75,4 +75,9 @@ def whole_number(text: str, *, at_least: int) -> int:
 
 def say(text: str) -> None:
     """A line for the person at the terminal, apart from the results on stdout."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{printable(text)}\n")
+
+
+def printable(text: str) -> str:
+    """A text that cannot pass for another line or move the cursor: parts of it come from a stranger's files."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

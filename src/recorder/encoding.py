@@ -68,7 +68,13 @@ class ArraySource(Protocol):
         ...
 
 
-def encode_value(value: Any, arrays: ArrayStore | None = None, depth: int = 0) -> JsonValue:  # noqa: ANN401, PLR0911
+def encode_value(  # noqa: PLR0911 - one return a kind of value
+    value: Any,  # noqa: ANN401 - any value is the point
+    arrays: ArrayStore | None = None,
+    depth: int = 0,
+    *,
+    is_sent: bool = False,
+) -> JsonValue:
     """Spell a value as JSON.
 
     Args:
@@ -76,6 +82,8 @@ def encode_value(value: Any, arrays: ArrayStore | None = None, depth: int = 0) -
             `GraphInstance`, or these within each other.
         arrays: Takes arrays of more than `INLINE_ELEMENTS` elements; without it they are spelled inline in hex.
         depth: How deep within another value this one sits.
+        is_sent: Whether the value goes into an environment, which may go by the order of a mapping's keys: the
+            order is kept then, and sorted away otherwise.
 
     Returns:
         What `records.encode_line` can write; it shares nothing with `value`.
@@ -94,10 +102,10 @@ def encode_value(value: Any, arrays: ArrayStore | None = None, depth: int = 0) -
     if kind is bool or value is None:
         return value
     if kind is int:
-        return value if -EXACT_INTEGER <= value <= EXACT_INTEGER else {"int": str(value)}
+        return value if -EXACT_INTEGER <= value <= EXACT_INTEGER else {"int": _spell_integer(value)}
     if kind is str:
         return _encode_text(value)
-    return _encode_container(value, arrays, depth)
+    return _encode_container(value, arrays, depth, is_sent)
 
 
 def decode_value(spelled: JsonValue, arrays: ArraySource | None = None) -> Any:  # noqa: ANN401 - any value is the point
@@ -113,7 +121,7 @@ def decode_value(spelled: JsonValue, arrays: ArraySource | None = None) -> Any: 
         raise DamagedError(message) from error
 
 
-def _encode_container(value: Any, arrays: ArrayStore | None, depth: int) -> JsonValue:  # noqa: ANN401
+def _encode_container(value: Any, arrays: ArrayStore | None, depth: int, is_sent: bool) -> JsonValue:  # noqa: ANN401
     if depth >= DEPTH_LIMIT:
         problem = f"it is nested more than {DEPTH_LIMIT} deep (or contains itself)"
         raise EncodingError(problem)
@@ -121,14 +129,14 @@ def _encode_container(value: Any, arrays: ArrayStore | None, depth: int) -> Json
     if kind is bytes:
         return {"bytes": value.hex()}
     if kind is tuple:
-        return {"tuple": _encode_items(enumerate(value), arrays, depth)}
+        return {"tuple": _encode_items(enumerate(value), arrays, depth, is_sent)}
     if kind is list:
-        return _encode_items(enumerate(value), arrays, depth)
+        return _encode_items(enumerate(value), arrays, depth, is_sent)
     if isinstance(value, dict):
-        return _encode_dict(value, arrays, depth)
+        return _encode_dict(value, arrays, depth, is_sent)
     if isinstance(value, GraphInstance):
         names = ("nodes", "edges", "edge_links")
-        parts = _encode_items(((name, getattr(value, name)) for name in names), arrays, depth)
+        parts = _encode_items(((name, getattr(value, name)) for name in names), arrays, depth, is_sent)
         return {"graph": dict(zip(names, parts, strict=True))}
     problem = (
         f"{kind.__module__}.{kind.__qualname__} has no exact spelling; "
@@ -137,24 +145,27 @@ def _encode_container(value: Any, arrays: ArrayStore | None, depth: int) -> Json
     raise EncodingError(problem)
 
 
-def _encode_items(items: Iterable[tuple[Any, Any]], arrays: ArrayStore | None, depth: int) -> list[JsonValue]:
+def _encode_items(
+    items: Iterable[tuple[Any, Any]], arrays: ArrayStore | None, depth: int, is_sent: bool
+) -> list[JsonValue]:
     spelled = []
     for key, item in items:
         try:
-            spelled.append(encode_value(item, arrays, depth + 1))
+            spelled.append(encode_value(item, arrays, depth + 1, is_sent=is_sent))
         except EncodingError as error:
             raise error.inside(key) from None
     return spelled
 
 
-def _encode_dict(value: Mapping[Any, Any], arrays: ArrayStore | None, depth: int) -> JsonValue:
+def _encode_dict(value: Mapping[Any, Any], arrays: ArrayStore | None, depth: int, is_sent: bool) -> JsonValue:
     if all(type(key) is str and not _has_surrogate(key) for key in value):
-        keys = sorted(value)
-        items = _encode_items(((key, value[key]) for key in keys), arrays, depth)
+        keys = list(value) if is_sent else sorted(value)
+        items = _encode_items(((key, value[key]) for key in keys), arrays, depth, is_sent)
         return {"dict": dict(zip(keys, items, strict=True))}
-    # Sorted by the spelling of the key, so that the order of insertion never reaches the record.
-    pairs = sorted(((encode_value(key, None, depth + 1), key) for key in value), key=lambda pair: repr(pair[0]))
-    items = _encode_items(((repr(key), value[key]) for _, key in pairs), arrays, depth)
+    pairs = [(encode_value(key, None, depth + 1), key) for key in value]
+    if not is_sent:
+        pairs.sort(key=lambda pair: repr(pair[0]))  # so that the order of insertion never reaches the record
+    items = _encode_items(((repr(key), value[key]) for _, key in pairs), arrays, depth, is_sent)
     return {"items": [[spelled, item] for (spelled, _), item in zip(pairs, items, strict=True)]}
 
 
@@ -229,6 +240,14 @@ def _spell_non_finite(value: float) -> str:
         return "Infinity" if value > 0 else "-Infinity"
     (bits,) = struct.unpack("<Q", struct.pack("<d", value))
     return "NaN" if bits == QUIET_NAN_BITS else f"{bits:016x}"
+
+
+def _spell_integer(value: int) -> str:
+    try:
+        return str(value)
+    except ValueError:
+        problem = f"an int of {value.bit_length()} bits has no decimal spelling that Python reads back"
+        raise EncodingError(problem) from None
 
 
 def _encode_text(value: str) -> JsonValue:

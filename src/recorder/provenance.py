@@ -129,7 +129,7 @@ def find_version(distribution: str) -> str | None:
     """The installed version of a distribution, or None."""
     try:
         return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
+    except (importlib.metadata.PackageNotFoundError, ValueError):
         return None
 
 

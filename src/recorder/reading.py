@@ -161,7 +161,8 @@ class ArrayFile:
                 raise DamagedError(message)
             self._stream = self._path.open("rb")
         held_bytes = self._path.stat().st_size
-        if entry["offset"] + length_bytes > held_bytes:  # asked before reading: the numbers are a stranger's
+        # Asked before reading: the numbers are a stranger's.
+        if entry["offset"] < 0 or entry["offset"] + length_bytes > held_bytes:
             message = (
                 f"{self._path} has {held_bytes} bytes, a line refers to {length_bytes} of them from {entry['offset']}"
             )

@@ -349,7 +349,7 @@ def _first_difference(env: Environment, again: Environment) -> str | None:
 
 def _spell_kwargs(owner: str, kwargs: Mapping[str, Any]) -> Row:
     try:
-        spelled: Row = encode_value(dict(kwargs))
+        spelled: Row = encode_value(dict(kwargs), is_sent=True)
     except EncodingError as error:
         key = error.path[0] if error.path else "?"
         message = (

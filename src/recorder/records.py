@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.resources
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -112,10 +113,17 @@ def read_strict_json(data: bytes, *, where: str) -> JsonValue:
         DamagedError: With the first fault.
     """
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        value = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_unique_pairs,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_float,
+        )
+        orjson.dumps(value)  # lone surrogates, integers beyond 64 bits, nesting without end: no record holds them
+    except (ValueError, TypeError, RecursionError) as error:
         message = f"{where} is not strict JSON: {_shorten(str(error))}"
         raise DamagedError(message) from error
+    return value
 
 
 def digest_of(document: Row) -> str:
@@ -143,6 +151,14 @@ def _unique_pairs(pairs: list[tuple[str, JsonValue]]) -> Row:
 def _refuse_constant(name: str) -> NoReturn:
     message = f"{name} is not JSON"
     raise ValueError(message)
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        message = f"{_shorten(text)} is beyond every float"
+        raise ValueError(message)
+    return value
 
 
 def _shorten(text: str) -> str:

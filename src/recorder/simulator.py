@@ -92,6 +92,17 @@ def keeps_raw_frames(simulator: object) -> TypeGuard[KeepsRawFrames]:
     return hasattr(simulator, "keep_raw_frames") and hasattr(simulator, "take_raw_frames")
 
 
+def describe_clocks(env: gymnasium.Env[Any, Any]) -> Row:
+    """The manifest's `clocks`: who counts raw frames, and how many make a second of simulation time."""
+    simulator = env.unwrapped
+    is_published = shows_raw_frames(simulator)
+    rate_hz = simulator.raw_frame_hz if shows_raw_frames(simulator) else env.metadata.get("render_fps")
+    return {
+        "raw_frame_source": "environment" if is_published else "decision",
+        "raw_frame_hz": float(rate_hz) if rate_hz else None,
+    }
+
+
 def choose_ram_source(env: gymnasium.Env[Any, Any], asked: str | None) -> Row:
     """The manifest's `channels.ram` for an environment.
 

@@ -103,7 +103,7 @@ class Stepper:
             prediction = _copy_prediction(prediction)
         # Spelled before the step: the environment may write into the action it is given.
         try:
-            spelled_action = encode_value(action, self._arrays)
+            spelled_action = encode_value(action, self._arrays, is_sent=True)
         except EncodingError as error:
             raise error.inside("action") from None
         kept: list[RawFrame] = []
@@ -120,9 +120,9 @@ class Stepper:
             float(reward)
         except EncodingError as error:
             raise error.inside(what) from None
-        except (TypeError, ValueError):
-            problem = f"{spelled_reward} is not one number"
-            raise EncodingError(problem, ("reward",)) from None
+        except (TypeError, ValueError, OverflowError):
+            problem = f"{what} is not a number that a float can hold"
+            raise EncodingError(problem, (what,)) from None
         if self._keeper is not None:
             kept = self._keeper.take_raw_frames()
         elif self._publisher is None:

@@ -15,7 +15,7 @@ from recorder.errors import UsageError
 from recorder.provenance import describe_fingerprint, describe_provenance
 from recorder.rebuild import build_environment, defining_modules, describe_environment, require_rebuildable
 from recorder.records import FORMAT_VERSION, Row, sha256_of_json
-from recorder.simulator import choose_ram_source, open_ram_source, shows_raw_frames
+from recorder.simulator import choose_ram_source, describe_clocks, open_ram_source
 from recorder.stepping import Stepper
 from recorder.storage import Durability, EpisodeWriter, require_new_folder
 
@@ -57,8 +57,9 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         info_keys: Info keys to record, where the environment gives them.
         policy: Name of the policy, or a mapping with `name` and whatever describes it.
         protocol: Any JSON mapping that belongs to the evidence; kept with its SHA-256.
-        durability: What a kill can lose: `"batch"`, at most 31 decisions of the last 5 ms; `"process"`, nothing;
-            `"power"`, nothing, and a power cut nothing either. See `storage.EpisodeWriter`.
+        durability: What a kill can lose: `"batch"`, at most the last 31 decisions, those taken within 5 ms of each
+            other; `"process"`, nothing; `"power"`, nothing, and a power cut nothing either. See
+            `storage.EpisodeWriter`.
         validate: Check every line against its schema before it is written.
         rebuild: Build the environment anew for every episode after the first, for those in which something
             survives a reset: only then can each of their episodes be replayed alone.
@@ -147,7 +148,7 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._is_rebuilding and self._episode_index:
             self._rebuild()
         seed, origin = self._choose_seed(seed)
-        spelled_options = encode_value(options)
+        spelled_options = encode_value(options, is_sent=True)
         folder = self.out / f"episode-{self._episode_index:04d}"
         writer = EpisodeWriter(
             folder,
@@ -304,9 +305,6 @@ def _describe_run(
 ) -> Row:
     """The part of a manifest that all episodes of a run share."""
     distribution = environment["distribution"]
-    simulator = env.unwrapped
-    publisher = simulator if shows_raw_frames(simulator) else None
-    frame_rate = env.metadata.get("render_fps") if publisher is None else publisher.raw_frame_hz
     protocol = _plain("protocol", protocol)
     is_drawn = env.render_mode == "rgb_array"
     reason = "not asked for" if is_drawn else f"there are no pictures with render mode {env.render_mode!r}"
@@ -316,10 +314,7 @@ def _describe_run(
         "policy": _plain("policy", {"name": policy} if isinstance(policy, str) else policy),
         "protocol": protocol or None,
         "protocol_sha256": sha256_of_json(protocol) if protocol else None,
-        "clocks": {
-            "raw_frame_source": "decision" if publisher is None else "environment",
-            "raw_frame_hz": float(frame_rate) if frame_rate else None,
-        },
+        "clocks": describe_clocks(env),
         "channels": {"ram": ram, "rgb": {"source": "render" if is_hashing_rgb else None, "absent": absent}},
         "info_keys": list(info_keys),
         "fingerprint": describe_fingerprint(

@@ -8,6 +8,7 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 import orjson
 
@@ -24,9 +25,10 @@ from recorder.errors import (
 from recorder.provenance import compare_fingerprint
 from recorder.rebuild import build_environment, describe_space, trust_modules, wrapper_names
 from recorder.records import ARRAYS, FRAMES, TRANSITIONS, Row, encode_line, sha256_of_json
-from recorder.simulator import open_ram_source
+from recorder.simulator import describe_clocks, open_ram_source
 from recorder.stepping import Stepper
 from recorder.storage import BATCH_DECISIONS
+from recorder.wrappers import derive_seed
 from replay.divergence import MISSING, ArraySources, Mismatch, Place, compare_rows
 from replay.evidence import Evidence
 from replay.verdict import Verdict
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
 _ACTION_KEY = b'"action":'
 _UNPREDICTED_ACTION = b'"prediction":null,"action":'
 _REWARD_KEY = b',"reward":'
+
+# More digits than a seed of 64 bits has.
+SEED_DIGITS = 21
 
 # So many different actions that cannot be changed (numbers) are decoded only once.
 PLAIN_ACTIONS = 1024
@@ -86,6 +91,7 @@ class Replay:
         self.manifest = self._evidence.manifest
         self._is_trusted = trust_modules(trust)
         self._check_protocol()
+        self._check_seed()
         try:
             self.env = build_environment(
                 self.manifest["environment"], is_trusted=self._is_trusted, render_mode=render_mode
@@ -132,6 +138,7 @@ class Replay:
                     self._compare_totals()
                     self._note_surplus_arrays()
                 self._note_absent_info()
+                self._note_run()
         except (CannotRunError, UsageError) as error:
             raise self._blame_damage(error) from error
         finally:
@@ -151,6 +158,16 @@ class Replay:
         if found != stated:
             self.verdict.faults.append(f"protocol_sha256 says {stated}, the protocol has {found}")
 
+    def _check_seed(self) -> None:
+        reset, index = self.manifest["reset"], self.manifest.get("episode_index")
+        kind, _, origin = reset["seed_origin"].partition(":")
+        if kind != "derived":
+            return
+        run_seed, _, number = origin.partition(":")
+        is_named = run_seed.isascii() and run_seed.isdigit() and number == str(index) and len(run_seed) < SEED_DIGITS
+        if not is_named or derive_seed(int(run_seed), int(number)) != reset["seed"]:
+            self.verdict.faults.append(f"seed {reset['seed']} of episode {index} is not {reset['seed_origin']!r}")
+
     def _compare_environment(self) -> bool:
         """Compare what was built with what the manifest says was recorded; say whether it is the same."""
         if not self._is_environment_comparable:
@@ -164,7 +181,9 @@ class Replay:
             "action_space": describe_space(env.action_space),
         }
         stated = {field: value for field, value in built.items() if field in described}
-        return self._keep(compare_rows(Place("manifest"), described, stated, self._arrays))
+        is_same = self._keep(compare_rows(Place("manifest"), described, stated, self._arrays))
+        clocks = describe_clocks(env)
+        return self._keep(compare_rows(Place("manifest"), self.manifest["clocks"], clocks, self._arrays)) and is_same
 
     def _open_stepper(self, frame_sink: FrameSink | None) -> Stepper:
         channels = self.manifest["channels"]
@@ -180,7 +199,7 @@ class Replay:
             ram_source=channels["ram"]["source"],
             is_hashing_rgb=channels["rgb"]["source"] is not None,
             info_keys=self.manifest["info_keys"],
-            frame_sink=frame_sink,
+            frame_sink=None if frame_sink is None else _guard(frame_sink),
         )
 
     def _replay_reset(self, stepper: Stepper) -> bool:
@@ -193,9 +212,8 @@ class Replay:
         asked = self.manifest["reset"]
         try:
             _, _, replayed = stepper.reset(asked["seed"], decode_value(asked["options"]))
-        except Exception as error:
-            if isinstance(error, RecorderError) and not isinstance(error, EncodingError):
-                raise
+        except Exception as error:  # noqa: BLE001 - whatever the environment raises is what the replay gave
+            _raise_if_ours(error)
             return self._keep_exception(place, error, raised_then)
         if raised_then is not None and raised_then not in _INTERRUPTIONS:
             return self._keep([Mismatch(place, "exception", None, raised_then, MISSING)])
@@ -240,9 +258,8 @@ class Replay:
         self._fresh_arrays.forget()
         try:
             _, reward, terminated, truncated, _ = stepper.step(action, prediction)
-        except Exception as error:
-            if isinstance(error, RecorderError) and not isinstance(error, EncodingError):
-                raise
+        except Exception as error:  # noqa: BLE001 - whatever the environment raises is what the replay gave
+            _raise_if_ours(error)
             return self._keep_exception(_place_of(stepper), error)
         self._ended = (terminated, truncated)
         self.verdict.total_reward += float(reward)
@@ -404,6 +421,14 @@ class Replay:
             kept += mismatches
         return not mismatches
 
+    def _note_run(self) -> None:
+        index = self.manifest.get("episode_index")
+        if self.verdict.mismatches and index:
+            self.verdict.notes.append(
+                f"this was episode {index} of its run: state that survives a reset would explain it "
+                "(record such an environment with rebuild=True, as `record play` does)"
+            )
+
     def _keep_exception(self, place: Place, error: Exception, raised_then: str | None = None) -> bool:
         """What the environment raises is what the replay gave; it never lets the replay go on."""
         name = type(error).__name__
@@ -439,6 +464,30 @@ class _FreshArrays:
         """Drop the arrays of the last decision."""
         if self._latest:
             self._latest.clear()
+
+
+def _guard(sink: FrameSink) -> FrameSink:
+    """A sink whose failures are not taken for the environment's."""
+
+    def guarded(picture: np.ndarray[Any, Any]) -> None:
+        try:
+            sink(picture)
+        except RecorderError:
+            raise
+        except Exception as error:
+            message = f"a picture could not be written: {type(error).__name__}: {error}"
+            raise CannotRunError(message) from error
+
+    return guarded
+
+
+def _raise_if_ours(error: Exception) -> None:
+    """What this machine lacks is no divergence, and neither is an error of this project."""
+    if isinstance(error, RecorderError) and not isinstance(error, EncodingError):
+        raise error
+    if isinstance(error, ImportError | OSError | MemoryError | gymnasium.error.DependencyNotInstalled):
+        message = f"the environment cannot run here: {type(error).__name__}: {error}"
+        raise CannotRunError(message) from error
 
 
 def _place_of(stepper: Stepper, offset: int = 0) -> Place:

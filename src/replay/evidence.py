@@ -58,7 +58,8 @@ class Evidence:
     def read_reset(self) -> Row | None:
         """The recorded reset; None, with a note or a fault, if it cannot be had."""
         if not self._reader.has(RESET):
-            if self.summary is None or self.ended_in_reset:
+            has_decisions = self._reader.has(TRANSITIONS) and (self.folder / TRANSITIONS).stat().st_size > 0
+            if not has_decisions and (self.summary is None or self.ended_in_reset):
                 self._verdict.notes.append(f"{RESET} was never written: the run ended in its reset")
             else:
                 self._verdict.add_fault(f"{self.folder / RESET} is missing")

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from recorder.command import printable
 from recorder.encoding import decode_value
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def describe_verdict(verdict: Verdict, *, environment: str, seed: int) -> str:
     lines += [f"  not checked: {text}" for text in verdict.not_checked]
     lines += [f"  note: {text}" for text in verdict.notes]
     lines += [f"  {difference.kind} differs: {difference}" for difference in verdict.differences]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def show_inspection(inspection: Inspection, console: Console) -> None:

@@ -63,7 +63,8 @@ class Verdict:
             return "damaged"
         if self.mismatches:
             return "diverged"
-        if not sum(self.compared.values()):
+        # Totals of nothing are no evidence.
+        if not sum(values for channel, values in self.compared.items() if channel != "totals"):
             return "unverifiable"
         return "verified" if self.is_complete else "verified prefix"
 
