@@ -164,3 +164,18 @@ def test_the_newest_archive_is_found(manifest, tmp_path):
 def test_a_folder_without_archives_says_so(tmp_path):
     with pytest.raises(UsageError, match="--manifest"):
         find_newest_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["NOTES.TXT", "with:colon", "trailing."])
+def test_what_could_not_be_restored_is_not_packed_and_leaves_no_half_archive(source, tmp_path, name):
+    (source / name).write_bytes(b"x")
+    with pytest.raises(UsageError, match="cannot be packed"):
+        pack_archive(source, tmp_path / "other.tar.gz")
+    assert [path.name for path in tmp_path.iterdir()] == ["evidence"]
+
+
+def test_nothing_is_restored_into_an_episode(manifest, tmp_path):
+    (tmp_path / "episode").mkdir()
+    (tmp_path / "episode" / "manifest.json").write_bytes(b"{}")
+    with pytest.raises(UsageError, match="never added to"):
+        restore_archive(manifest, tmp_path / "episode" / "inside")

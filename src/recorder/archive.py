@@ -55,29 +55,44 @@ def pack_archive(source: Path, archive: Path) -> Path:
         if path.is_symlink() or not path.is_file():
             message = f"{path} is not a regular file: an archive holds nothing else"
             raise UsageError(message)
-    members = [(PurePosixPath(source.resolve().name, *path.relative_to(source).parts), path) for path in files]
-    entries = []
+    members = [(str(PurePosixPath(source.resolve().name, *path.relative_to(source).parts)), path) for path in files]
+    temporary = archive.with_name(f".{archive.name}.part")
+    try:
+        entries = _write_members(temporary, members)
+        document = {
+            "kind": KIND,
+            "archive": archive.name,
+            "sha256": digest_file(temporary)["sha256"],
+            "file_count": len(entries),
+            "uncompressed_bytes": sum(entry["bytes"] for entry in entries),
+            "files": entries,
+        }
+        # What a restore would refuse is not packed.
+        fault = _manifest_fault(document)
+        if fault is not None:
+            message = f"{source} cannot be packed: {fault}"
+            raise UsageError(message)
+        temporary.replace(archive)
+    finally:
+        temporary.unlink(missing_ok=True)
+    write_atomically(manifest, encode_document(document))
+    return manifest
+
+
+def _write_members(target: Path, members: list[tuple[str, Path]]) -> list[Row]:
+    """Write the archive's bytes; return the manifest's entries."""
+    entries: list[Row] = []
     with (
-        archive.open("xb") as raw,
+        target.open("wb") as raw,
         gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
         for name, path in members:
             facts = digest_file(path)
             with path.open("rb") as stream:
-                tar.addfile(_plain_member(str(name), facts["bytes"]), stream)
-            entries.append({"path": str(name), **facts})
-    whole = digest_file(archive)
-    document = {
-        "kind": KIND,
-        "archive": archive.name,
-        "sha256": whole["sha256"],
-        "file_count": len(entries),
-        "uncompressed_bytes": sum(entry["bytes"] for entry in entries),
-        "files": entries,
-    }
-    write_atomically(manifest, encode_document(document))
-    return manifest
+                tar.addfile(_plain_member(name, facts["bytes"]), stream)
+            entries.append({"path": name, **facts})
+    return entries
 
 
 def restore_archive(manifest: Path, out: Path) -> Row:

@@ -173,7 +173,7 @@ def _encode_array(array: np.ndarray[Any, Any], arrays: ArrayStore | None) -> Row
     spelling, kind, is_spelled_in_numbers = _dtype_facts(array.dtype)
     if array.size > INLINE_ELEMENTS:
         if arrays is not None:
-            return {"dtype": spelling, "shape": list(array.shape), **arrays.put(_bytes_of(array))}
+            return {"dtype": spelling, "shape": list(array.shape), **arrays.put(array_bytes(array))}
     elif is_spelled_in_numbers:
         values: list[Any] | None = array.tolist() if array.ndim == 1 else array.ravel().tolist()
         # A sum is finite only if every element is; an overflowing sum merely takes the careful way.
@@ -184,7 +184,7 @@ def _encode_array(array: np.ndarray[Any, Any], arrays: ArrayStore | None) -> Row
             values = [v if -EXACT_INTEGER <= v <= EXACT_INTEGER else str(v) for v in values]  # type: ignore[union-attr]
         if values is not None:
             return {"dtype": spelling, "shape": list(array.shape), "values": values}
-    return {"dtype": spelling, "shape": list(array.shape), "hex": _bytes_of(array).hex()}
+    return {"dtype": spelling, "shape": list(array.shape), "hex": array_bytes(array).hex()}
 
 
 def _encode_scalar(value: np.generic) -> Row:
@@ -208,7 +208,7 @@ def _encode_scalar(value: np.generic) -> Row:
     return {"dtype": spelled["dtype"], "hex": spelled["hex"]}
 
 
-def _bytes_of(array: np.ndarray[Any, Any]) -> bytes:
+def array_bytes(array: np.ndarray[Any, Any]) -> bytes:
     """The bytes in C order; those that x86's long doubles only fill up with are zero, as they are no value."""
     data = array.tobytes()
     if array.dtype not in _PADDED_DTYPES:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, TypeAlias, TypeG
 
 import numpy as np
 
+from recorder.encoding import array_bytes
 from recorder.errors import CannotRunError, UntrustedCodeError, UsageError
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def _number_bytes(name: str, value: object) -> bytes:
     if array.dtype.kind not in _NUMBER_KINDS:  # the bytes of an object array are addresses
         message = f"attribute {name} holds {type(value).__name__}, not numbers: name one that holds the state"
         raise CannotRunError(message)
-    return array.tobytes()
+    return array_bytes(array)
 
 
 def _pymunk_reader(simulator: object, name: str) -> RamReader:
