@@ -463,7 +463,7 @@ def test_an_info_key_that_the_environment_never_gave_is_named(tmp_path, capsys):
 def test_a_reader_who_leaves_early_is_not_told_diverged(run_folder, tmp_path):
     for command in ("replay --episode run/episode-0000", "inspect-step --episode run/episode-0000 --decision 1"):
         code = f"exec {BIN}/{command}"
-        process = subprocess.Popen(["sh", "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # noqa: S607
+        process = subprocess.Popen(["sh", "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # noqa: S607 - the system's shell
         process.stdout.close()
         assert process.wait() in {0, 141}
         process.stderr.close()

@@ -31,6 +31,9 @@ KIND = "experiment-archive-v1"
 MANIFEST_SUFFIX = ".manifest.json"
 ARCHIVE_SUFFIX = ".tar.gz"
 
+# SHA-256 in hex.
+DIGEST_DIGITS = 64
+
 
 def pack_archive(source: Path, archive: Path) -> Path:
     """Pack a folder; the same files give the same bytes on every machine.
@@ -212,7 +215,7 @@ def _path_fault(path: Any) -> str | None:  # noqa: ANN401 - a stranger's JSON
 
 
 def _is_digest(value: Any) -> bool:  # noqa: ANN401 - a stranger's JSON
-    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")  # noqa: PLR2004
+    return isinstance(value, str) and len(value) == DIGEST_DIGITS and set(value) <= set("0123456789abcdef")
 
 
 def _is_count(value: Any) -> bool:  # noqa: ANN401 - a stranger's JSON

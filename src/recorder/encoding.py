@@ -69,7 +69,7 @@ class ArraySource(Protocol):
 
 
 def encode_value(  # noqa: PLR0911 - one return a kind of value
-    value: Any,  # noqa: ANN401 - any value is the point
+    value: Any,
     arrays: ArrayStore | None = None,
     depth: int = 0,
     *,
@@ -108,7 +108,7 @@ def encode_value(  # noqa: PLR0911 - one return a kind of value
     return _encode_container(value, arrays, depth, is_sent)
 
 
-def decode_value(spelled: JsonValue, arrays: ArraySource | None = None) -> Any:  # noqa: ANN401 - any value is the point
+def decode_value(spelled: JsonValue, arrays: ArraySource | None = None) -> Any:
     """The value that `encode_value` spelled: same types, dtypes, shapes and bits, in fresh memory.
 
     Raises:
@@ -121,7 +121,7 @@ def decode_value(spelled: JsonValue, arrays: ArraySource | None = None) -> Any: 
         raise DamagedError(message) from error
 
 
-def _encode_container(value: Any, arrays: ArrayStore | None, depth: int, is_sent: bool) -> JsonValue:  # noqa: ANN401
+def _encode_container(value: Any, arrays: ArrayStore | None, depth: int, is_sent: bool) -> JsonValue:
     if depth >= DEPTH_LIMIT:
         problem = f"it is nested more than {DEPTH_LIMIT} deep (or contains itself)"
         raise EncodingError(problem)
@@ -175,13 +175,14 @@ def _encode_array(array: np.ndarray[Any, Any], arrays: ArrayStore | None) -> Row
         if arrays is not None:
             return {"dtype": spelling, "shape": list(array.shape), **arrays.put(array_bytes(array))}
     elif is_spelled_in_numbers:
-        values: list[Any] | None = array.tolist() if array.ndim == 1 else array.ravel().tolist()
+        numbers: list[Any] = array.tolist() if array.ndim == 1 else array.ravel().tolist()
+        values: list[Any] | None = numbers
         # A sum is finite only if every element is; an overflowing sum merely takes the careful way.
         if kind == "f":
-            if not math.isfinite(sum(values)):  # type: ignore[arg-type]
-                values = _spell_floats(array.ravel(), values)  # type: ignore[arg-type]
+            if not math.isfinite(sum(numbers)):
+                values = _spell_floats(array.ravel(), numbers)
         elif kind != "b" and array.dtype.itemsize == _INT_DTYPE_BYTES:
-            values = [v if -EXACT_INTEGER <= v <= EXACT_INTEGER else str(v) for v in values]  # type: ignore[union-attr]
+            values = [n if -EXACT_INTEGER <= n <= EXACT_INTEGER else str(n) for n in numbers]
         if values is not None:
             return {"dtype": spelling, "shape": list(array.shape), "values": values}
     return {"dtype": spelling, "shape": list(array.shape), "hex": array_bytes(array).hex()}
@@ -258,7 +259,7 @@ def _has_surrogate(text: str) -> bool:
     return not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def _decode(spelled: JsonValue, arrays: ArraySource | None) -> Any:  # noqa: ANN401
+def _decode(spelled: JsonValue, arrays: ArraySource | None) -> Any:
     if type(spelled) is dict:
         if "dtype" in spelled:
             return _decode_numpy(spelled, arrays)
@@ -269,7 +270,7 @@ def _decode(spelled: JsonValue, arrays: ArraySource | None) -> Any:  # noqa: ANN
     return spelled
 
 
-def _decode_numpy(spelled: Row, arrays: ArraySource | None) -> Any:  # noqa: ANN401
+def _decode_numpy(spelled: Row, arrays: ArraySource | None) -> Any:
     dtype = _read_dtype(spelled["dtype"])
     if "value" in spelled:
         value = spelled["value"]

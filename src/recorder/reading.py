@@ -18,6 +18,9 @@ CHUNK_BYTES = 1 << 20
 # Longer than any honest line (arrays of more than 256 elements are kept aside), short enough to hold in memory.
 LINE_LIMIT_BYTES = 64 << 20
 
+# How many episodes an error names.
+LISTED_EPISODES = 3
+
 
 class EpisodeReader:
     """Reads an episode's folder without changing it and without trusting it.
@@ -197,7 +200,8 @@ def require_episode(folder: Path) -> None:
         raise UsageError(message)
     inside = find_episodes(folder) if folder.is_dir() else []
     if inside:
-        listed = ", ".join(str(path) for path in inside[:3]) + (", ..." if len(inside) > 3 else "")  # noqa: PLR2004
+        more = ", ..." if len(inside) > LISTED_EPISODES else ""
+        listed = ", ".join(str(path) for path in inside[:LISTED_EPISODES]) + more
         message = f"{folder} is not an episode but holds {len(inside)}: name one of {listed}"
     else:
         message = f"{folder} is not an episode: it holds no {MANIFEST}; record one with `record play`"

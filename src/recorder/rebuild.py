@@ -60,7 +60,7 @@ _SPEC_FIELDS = (
 )
 
 
-def make_environment(env_id: str, **kwargs: Any) -> Environment:  # noqa: ANN401
+def make_environment(env_id: str, **kwargs: Any) -> Environment:
     """`gymnasium.make` with errors of this project.
 
     Raises:

@@ -90,7 +90,7 @@ class Stepper:
             self._publisher.set_raw_frame_listener(self._on_raw_frame)
         return observation, info, row
 
-    def step(self, action: Any, prediction: Row | None) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401
+    def step(self, action: Any, prediction: Row | None) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take one decision; `transition` and `frames` are its rows until the next one.
 
         Returns:
@@ -187,7 +187,7 @@ class Stepper:
         return {key: _spell(f"info[{key!r}]", info[key], self._arrays) for key in self._info_keys if key in info}
 
 
-def _spell_rewards(kept: list[RawFrame], reward: Any, spelled_reward: JsonValue) -> list[JsonValue]:  # noqa: ANN401
+def _spell_rewards(kept: list[RawFrame], reward: Any, spelled_reward: JsonValue) -> list[JsonValue]:
     """The reward of each raw frame; one that is the decision's own is spelled already."""
     return [spelled_reward if own is reward else None if own is None else encode_value(own) for own, _, _, _ in kept]
 
@@ -206,7 +206,7 @@ def _copy_prediction(prediction: Row) -> Row:
     return copy
 
 
-def _keep_reward(reward: Any) -> Any:  # noqa: ANN401
+def _keep_reward(reward: Any) -> Any:
     """A reward that no buffer can change any more."""
     return reward.copy() if reward.__class__ is np.ndarray else reward
 
@@ -219,7 +219,7 @@ def _require_bytes(state: bytes) -> bytes:
     return state
 
 
-def _spell(what: str, value: Any, arrays: ArrayStore | None) -> JsonValue:  # noqa: ANN401
+def _spell(what: str, value: Any, arrays: ArrayStore | None) -> JsonValue:
     try:
         return encode_value(value, arrays)
     except EncodingError as error:

@@ -336,19 +336,19 @@ def write_atomically(path: Path, data: bytes, *, is_flushing: bool = False) -> N
     """Write a file under a temporary name and rename it, so that it is whole or not there."""
     # System calls on plain strings: an episode of twenty decisions would notice the price of path objects.
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.part")  # noqa: PTH118
+    temporary = os.path.join(folder, f".{name}.part")  # noqa: PTH118 - see above
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         _write_all(descriptor, data)
         if is_flushing:
             os.fsync(descriptor)
     except OSError as error:
-        os.unlink(temporary)  # noqa: PTH108
+        os.unlink(temporary)  # noqa: PTH108 - see above
         error.filename = str(path)
         raise
     finally:
         os.close(descriptor)
-    os.replace(temporary, path)  # noqa: PTH105
+    os.replace(temporary, path)  # noqa: PTH105 - see above
     if is_flushing:
         _flush_folder(path.parent)
 

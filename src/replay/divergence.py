@@ -246,7 +246,7 @@ def _is_tagged(value: Row) -> bool:
     ) or "dtype" in value
 
 
-def _plain(value: Any) -> JsonValue:  # noqa: ANN401
+def _plain(value: Any) -> JsonValue:
     item = value.item() if isinstance(value, np.generic) else value
     if isinstance(item, float) and not math.isfinite(item):
         return f"{item} (bits {np.asarray(value).tobytes().hex()})"

@@ -254,7 +254,7 @@ class Replay:
                 self._check_arrays()
         return self._judge_surplus_frames(stepper)
 
-    def _step(self, stepper: Stepper, action: Any, prediction: Row | None) -> bool:  # noqa: ANN401
+    def _step(self, stepper: Stepper, action: Any, prediction: Row | None) -> bool:
         self._fresh_arrays.forget()
         try:
             _, reward, terminated, truncated, _ = stepper.step(action, prediction)

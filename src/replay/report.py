@@ -12,6 +12,7 @@ from rich.text import Text
 
 from recorder.command import printable
 from recorder.encoding import decode_value
+from replay.divergence import VALUE_LIMIT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,7 +91,7 @@ def show_value(spelled: JsonValue) -> str:
         if tag == "tuple":
             return "(" + ", ".join(map(show_value, content)) + ")"
     text = orjson.dumps(spelled).decode()
-    return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"  # noqa: PLR2004
+    return text if len(text) <= VALUE_LIMIT else f"{text[:VALUE_LIMIT]}... ({len(text)} characters)"
 
 
 def _count(number: int, channel: str) -> str:

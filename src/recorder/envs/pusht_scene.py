@@ -127,5 +127,5 @@ class PushTScene:
         """World coordinates of bar and stem, px."""
         return [[self.block.local_to_world(corner) for corner in part] for part in (BAR, STEM)]
 
-    def _count_contacts(self, arbiter: pymunk.Arbiter, _space: pymunk.Space, _data: Any) -> None:  # noqa: ANN401
+    def _count_contacts(self, arbiter: pymunk.Arbiter, _space: pymunk.Space, _data: object) -> None:
         self.contact_points += len(arbiter.contact_point_set.points)
