@@ -250,9 +250,11 @@ class Totals:
 
     def add(self, batch: list[tuple[Row, DecisionFrames, float]]) -> None:
         """Add decisions, in order."""
+        total_reward, raw_frames = self.total_reward, self.raw_frames
         for _, frames, reward in batch:
-            self.total_reward += reward
-            self.raw_frames += len(frames)
+            total_reward += reward
+            raw_frames += len(frames)
+        self.total_reward, self.raw_frames = total_reward, raw_frames
         self.decisions += len(batch)
         last = batch[-1][0]
         self.terminated, self.truncated = last["terminated"], last["truncated"]
