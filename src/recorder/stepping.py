@@ -117,8 +117,7 @@ class Stepper:
             next_observation = encode_value(observation, self._arrays)
             what = "reward"
             spelled_reward = encode_value(reward)
-            if reward.__class__ is not float:
-                float(reward)
+            float(reward)
         except EncodingError as error:
             raise error.inside(what) from None
         except (TypeError, ValueError, OverflowError):
