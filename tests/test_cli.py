@@ -598,3 +598,13 @@ def test_a_factory_runs_only_if_it_was_allowed_even_one_of_our_own(run_folder, f
     (run_folder / "episode-0000" / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     with pytest.raises(UntrustedCodeError, match="--trust"):
         replay_episode(run_folder / "episode-0000")
+
+
+def test_a_space_that_was_printed_short_before_the_recording_is_no_divergence(tmp_path):
+    code = (
+        "import numpy as np, gymnasium, sys; from recorder import RecordEpisode; np.set_printoptions(precision=2)\n"
+        "env = gymnasium.make('CartPole-v1'); str(env.observation_space)\n"
+        "with RecordEpisode(env, 'run') as recorded:\n    recorded.reset(seed=0); recorded.step(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    run("replay", "--episode", "run/episode-0000", cwd=tmp_path)

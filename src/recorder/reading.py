@@ -11,6 +11,7 @@ from recorder.records import ARRAYS, FORMAT_VERSION, MANIFEST, Row, read_strict_
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import FileIO
     from typing import BinaryIO
 
 CHUNK_BYTES = 1 << 20
@@ -90,6 +91,10 @@ class LineStream:
         self.offset = 0
         self.digest = StreamDigest()
         self._lines = self._read()
+        self._stream: FileIO | None = None
+        self._buffer = b""
+        self._at = 0
+        self._is_open = False
 
     def __iter__(self) -> Iterator[bytes]:
         """The lines that were not read yet; a stream is read once.
@@ -104,26 +109,57 @@ class LineStream:
         for _ in self._lines:
             pass
 
+    def skip(self, expected: bytes, lines: int) -> bool:
+        """Go past whole lines if they are what comes next; say whether they were."""
+        while len(self._buffer) - self._at < len(expected):
+            if not self._fill():
+                return False
+        if not self._buffer.startswith(expected, self._at):
+            return False
+        self._at += len(expected)
+        self.offset += len(expected)
+        self.number += lines
+        return True
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _fill(self) -> bool:
+        if not self._is_open:
+            self._is_open = True
+            if self.path.is_file():
+                self._stream = self.path.open("rb", buffering=0)
+        if self._stream is None:
+            return False
+        chunk = self._stream.read(CHUNK_BYTES)
+        if not chunk:
+            self.close()
+            return False
+        self.digest.update(chunk)
+        self._buffer = self._buffer[self._at :] + chunk
+        self._at = 0
+        return True
+
     def _read(self) -> Iterator[bytes]:
-        if not self.path.is_file():
-            return
-        rest = b""
-        with self.path.open("rb", buffering=0) as stream:
-            while chunk := stream.read(CHUNK_BYTES):
-                self.digest.update(chunk)
-                pieces = (rest + chunk).split(b"\n")
-                rest = pieces.pop()
-                for piece in pieces:
-                    self.number += 1
-                    self.offset += len(piece) + 1
-                    yield piece + b"\n"
-                if len(rest) > LINE_LIMIT_BYTES:
+        while True:
+            end = self._buffer.find(b"\n", self._at) + 1
+            if not end:
+                if len(self._buffer) - self._at > LINE_LIMIT_BYTES:
                     message = f"{self.path} line {self.number + 1} is longer than {LINE_LIMIT_BYTES} bytes"
                     raise DamagedError(message)
-        if rest:
+                if self._fill():
+                    continue
+                end = len(self._buffer)
+                if end == self._at:
+                    return
+            line = self._buffer[self._at : end]
+            self._at = end
             self.number += 1
-            self.offset += len(rest)
-            yield rest
+            self.offset += len(line)
+            yield line
 
 
 class StreamDigest:

@@ -142,7 +142,7 @@ class Replay:
         except (CannotRunError, UsageError) as error:
             raise self._blame_damage(error) from error
         finally:
-            self._evidence.arrays.close()
+            self._evidence.close()
             self.env.close()
         return self.verdict
 
@@ -173,8 +173,9 @@ class Replay:
         if not self._is_environment_comparable:
             return True
         env, described = self.env, self.manifest["environment"]
+        spec = env.unwrapped.spec  # a wrapper's `spec` copies the whole of it
         built = {
-            "id": env.spec.id if env.spec is not None else None,
+            "id": spec.id if spec is not None else None,
             "wrappers": wrapper_names(env),
             "render_mode": env.render_mode,
             "observation_space": describe_space(env.observation_space),
@@ -299,8 +300,9 @@ class Replay:
             line_sink(fresh)
         if not self._has_frames:
             return True
-        recorded = list(itertools.islice(self._frame_lines, len(frames)))
-        is_same = b"".join(recorded) == fresh or self._compare_frames(frames, recorded)
+        is_same = self._evidence.frames.skip(fresh, len(frames))
+        if not is_same:
+            is_same = self._compare_frames(frames, list(itertools.islice(self._frame_lines, len(frames))))
         if self._has_frames:
             self.verdict.count_frames(frames)
         return is_same

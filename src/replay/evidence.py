@@ -111,6 +111,11 @@ class Evidence:
             if self._reader.has(name) and name not in self.summary["files"]:
                 self._verdict.faults.append(f"{self.folder / SUMMARY} does not answer for {name}")
 
+    def close(self) -> None:
+        """Close the files."""
+        for file in (self.transitions, self.frames, self.arrays):
+            file.close()
+
     def where(self, stream: LineStream, line: bytes, ahead: Sequence[bytes] = ()) -> str:
         """A line's place for a message."""
         start = stream.offset - sum(map(len, ahead)) - len(line)
