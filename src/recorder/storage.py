@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import os
 import time
@@ -28,7 +29,7 @@ from recorder.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from recorder.frames import DecisionFrames
 
@@ -142,19 +143,25 @@ class EpisodeWriter:
             raise UsageError(message)
         raw_frames = b"".join([frames.block() for _, frames, _ in batch])
         transitions = b"".join([encode_line(transition) for transition, _, _ in batch])
-        # What fails half-way is never tried again: what is on disk then is a prefix, and has to stay one.
-        self._batch, self._is_whole = [], False
-        self._frames.append(raw_frames)
-        if self._is_flushing:
-            for file in (self._arrays, self._frames):
-                if file is not None:
-                    file.flush()
-        self._transitions.append(transitions)
-        if self._is_flushing:
-            self._transitions.flush()
-        self.totals.add(batch)
-        self._is_whole = True
+        self._batch = []
+        with self._writing():
+            self._frames.append(raw_frames)
+            if self._is_flushing:
+                for file in (self._arrays, self._frames):
+                    if file is not None:
+                        file.flush()
+            self._transitions.append(transitions)
+            if self._is_flushing:
+                self._transitions.flush()
+            self.totals.add(batch)
         self._handed_over_at = self._clock()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What fails within is never tried again: what is on disk then is a prefix, and has to stay one."""
+        was_whole, self._is_whole = self._is_whole, False
+        yield
+        self._is_whole = was_whole
 
     def _find_fault(self) -> tuple[int, DamagedError] | None:
         """The number of the first held decision that breaks a schema, and how; None if all are valid."""
@@ -180,9 +187,8 @@ class EpisodeWriter:
         if self._arrays is None:
             self._arrays = _AppendedFile(self.folder / ARRAYS)
         offset = self._arrays.length_bytes
-        self._is_whole = False
-        self._arrays.append(data)
-        self._is_whole = True
+        with self._writing():
+            self._arrays.append(data)
         return {"file": ARRAYS, "offset": offset, "sha256": hashlib.sha256(data).hexdigest()}
 
     def finish(self, summary: Row) -> None:
