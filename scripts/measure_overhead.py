@@ -7,6 +7,7 @@ same actions; medians are printed. Peak memory is that of a process of its own.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib.util
 import json
@@ -28,6 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 from recorder import RecordEpisode
+from recorder.atari import register_atari
+from recorder.errors import MissingExtraError
+from recorder.games import GameSettings, make_game
 from replay.engine import replay_episode
 
 if TYPE_CHECKING:
@@ -54,6 +58,38 @@ class Work:
     env_id: str
     choose: Choose
     decisions: float
+    hold_frames: int | None = None
+
+    def make_bare(self) -> Environment:
+        """The environment without this project; a game gives an RGB observation every raw frame."""
+        return gym.make(self.env_id) if self.hold_frames is None else gym.make(self.env_id, frameskip=1)
+
+    def make_recorded(self) -> Environment:
+        """What is recorded: a game's RAM and RGB of every raw frame."""
+        if self.hold_frames is None:
+            return gym.make(self.env_id)
+        return make_game(self.env_id, GameSettings(self.hold_frames), render_mode="rgb_array")
+
+    def hold(self, env: Environment) -> Environment:
+        """A bare environment, or a collector around it, whose actions are repeated by the plainest loop."""
+        return env if self.hold_frames is None else Repeat(env, self.hold_frames)
+
+
+class Repeat(gym.Wrapper[Any, Any, Any, Any]):
+    """Sends an action several times, up to an end."""
+
+    def __init__(self, env: Environment, times: int) -> None:
+        """Nothing is sent yet."""
+        super().__init__(env)
+        self.times = times
+
+    def step(self, action: Any) -> Any:  # noqa: ANN401 - any environment's
+        """The last answer."""
+        for _ in range(self.times):
+            result = self.env.step(action)
+            if result[2] or result[3]:
+                break
+        return result
 
 
 def balance(_: int, observation: Array) -> np.int64:
@@ -72,12 +108,14 @@ def seek_block(number: int, observation: Array) -> Array:
 # contacts, so that its simulator is quick and recording weighs most.
 TOSSES = np.random.default_rng(0).integers(0, 2, DRAWN)
 MOVES = np.random.default_rng(0).uniform(-1, 1, (DRAWN, 2)).astype(np.float32)
+PUSHES = np.random.default_rng(0).integers(0, 6, DRAWN)
 SPREAD = np.random.default_rng(0).uniform(-60, 60, (DRAWN, 2))
 WORKS = (
     Work("CartPole-v1, 500 decisions an episode", "CartPole-v1", balance, 1.0),
     Work("CartPole-v1, 22 decisions an episode", "CartPole-v1", lambda number, _: TOSSES[number % DRAWN], 0.25),
     Work("LewmPushT-v1, 10 raw frames, random", "recorder/LewmPushT-v1", lambda number, _: MOVES[number % DRAWN], 0.1),
     Work("LewmPushT-v1, 10 raw frames, in contact", "recorder/LewmPushT-v1", seek_block, 0.1),
+    Work("ALE/Pong-v5, 4 raw frames, RAM and RGB", "ALE/Pong-v5", lambda number, _: PUSHES[number % DRAWN], 0.1, 4),
 )
 
 
@@ -95,7 +133,7 @@ def play(env: Environment, choose: Choose, decisions: int) -> float:
 
 def play_recorded(work: Work, decisions: int, out: Path) -> float:
     """With `RecordEpisode`, validating every line, up to the last summary."""
-    with RecordEpisode(gym.make(work.env_id), out) as env:
+    with RecordEpisode(work.make_recorded(), out) as env:
         seconds = play(env, work.choose, decisions)
         started = time.perf_counter()
     return seconds + time.perf_counter() - started
@@ -108,8 +146,8 @@ def play_collected(work: Work, decisions: int, folder: Path) -> float:
 
     with warnings.catch_warnings():  # hundreds, and printing them would be measured
         warnings.simplefilter("ignore")
-        env = minari.DataCollector(gym.make(work.env_id))
-        seconds = play(env, work.choose, decisions)
+        env = minari.DataCollector(work.make_bare())
+        seconds = play(work.hold(env), work.choose, decisions)
         started = time.perf_counter()
         dataset_id = f"measure/run{time.time_ns()}-v0"
         env.create_dataset(dataset_id=dataset_id, algorithm_name="none", author="none", author_email="none")
@@ -130,7 +168,7 @@ def replay_all(out: Path) -> float:
 def take_turns(work: Work, decisions: int, folder: Path) -> dict[str, float]:
     """Seconds of each way once, and the bytes and episodes of the recording."""
     out = folder / "run"
-    turn = {"bare": play(gym.make(work.env_id), work.choose, decisions)}
+    turn = {"bare": play(work.hold(work.make_bare()), work.choose, decisions)}
     turn["recorded"] = play_recorded(work, decisions, out)
     turn["replayed"] = replay_all(out)
     if HAS_MINARI:
@@ -245,6 +283,8 @@ def main() -> int:
     if parsed.memory_of:
         print_peak(parsed.memory_of, parsed.decisions, parsed.folder)
         return 0
+    with contextlib.suppress(MissingExtraError):
+        register_atari()
     works = [work for work in WORKS if parsed.only in work.name]
     for work in [work for work in works if work.env_id not in gym.registry]:
         print(f"left out, as there is no {work.env_id}: {work.name}", file=sys.stderr)

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.spaces import GraphInstance
 
 from recorder import RecordEpisode
+from recorder.holding import HoldAction
 
 FLOATS = ("float16", "float32", "float64")
 INTEGERS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
@@ -216,6 +217,10 @@ class RotorEnv(gymnasium.Env):
 
 def make_rotor(gravity=9.81, steps=20):
     return RotorEnv(gravity, steps)
+
+
+def make_held_rotor(hold_frames=2):
+    return HoldAction(RotorEnv(), hold_frames)
 
 
 def cart_state(env):

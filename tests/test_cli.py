@@ -335,7 +335,7 @@ def test_a_policy_of_ones_own_is_found_in_the_current_folder(tmp_path):
 def test_the_next_episode_gets_a_derived_and_recorded_seed(run_folder):
     manifest = json.loads((run_folder / "episode-0001" / "manifest.json").read_bytes())
     assert manifest["reset"]["seed_origin"] == "derived:3:1"
-    assert manifest["limits"] == {"decisions": 30 - _decisions(run_folder / "episode-0000")}
+    assert manifest["limits"]["decisions"] == 30 - _decisions(run_folder / "episode-0000")
     assert replay.cli.replay_main(["--episode", str(run_folder / "episode-0001")]) == 0
 
 

@@ -15,7 +15,7 @@ import pytest
 from gymnasium.envs.classic_control.acrobot import AcrobotEnv
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-from environments import FramesEnv, RotorEnv, SpaceEnv, drawn_actions, record, record_factory
+from environments import FramesEnv, RotorEnv, SpaceEnv, drawn_actions, make_held_rotor, record, record_factory
 from recorder import RecordEpisode
 from recorder.encoding import decode_value, encode_value
 from recorder.errors import DamagedError, RecorderError, UntrustedCodeError
@@ -69,7 +69,7 @@ def play_spec(out):
 def play_limit(out):
     """Ended by the caller at the stated limit."""
     with RecordEpisode(RotorEnv(), out, factory="environments:make_rotor", ram="numpy:state") as recorder:
-        recorder.limit_decisions(5)
+        recorder.limit(decisions=5)
         recorder.reset(seed=1)
         for _, action in zip(range(5), drawn_actions(RotorEnv(), 7), strict=False):
             recorder.step(action)
@@ -92,7 +92,22 @@ def play_wide(out):
     return folder
 
 
-PLAYS = {"frames": play_frames, "spec": play_spec, "limit": play_limit, "wide": play_wide}
+def play_held(out):
+    """Actions held for three raw frames, up to limits that cut the last hold short."""
+    kwargs = {"hold_frames": 3}
+    env = make_held_rotor(**kwargs)
+    with RecordEpisode(
+        env, out, factory="environments:make_held_rotor", factory_kwargs=kwargs, ram="numpy:state"
+    ) as recorder:
+        recorder.limit(raw_frames=7, points=9)
+        recorder.reset(seed=2)
+        for _, action in zip(range(3), drawn_actions(RotorEnv(), 7), strict=False):
+            recorder.step(action)
+        recorder.end_episode()
+    return recorder.episode_folder
+
+
+PLAYS = {"frames": play_frames, "spec": play_spec, "limit": play_limit, "wide": play_wide, "held": play_held}
 
 
 @pytest.fixture(scope="module")
@@ -271,8 +286,8 @@ def test_one_ulp_of_a_recorded_number_is_told_as_one_ulp(episodes, tmp_path):
 
 # (episode, line) of the lines that are changed; documents have no lines.
 LINES = {
-    TRANSITIONS: {"frames": (1, 4), "spec": (3, 6), "limit": (2,), "wide": (1,)},
-    FRAMES: {"frames": (4, 14), "spec": (3, 6), "limit": (2,), "wide": (1,)},
+    TRANSITIONS: {"frames": (1, 4), "spec": (3, 6), "limit": (2,), "wide": (1,), "held": (1,)},
+    FRAMES: {"frames": (4, 14), "spec": (3, 6), "limit": (2,), "wide": (1,), "held": (1,)},
 }
 RECORD_OF = {MANIFEST: "manifest", RESET: "reset", TRANSITIONS: "transition", FRAMES: "frame", SUMMARY: "summary"}
 
@@ -293,9 +308,6 @@ UNSEEN = {
     "* manifest.environment.spec.additional_wrappers[[]*].name *": "the wrapper is built from its entry point",
     "spec manifest.environment.spec.order_enforce deleted": "true is what Gymnasium takes without it",
     "spec manifest.environment.spec.disable_env_checker deleted": "false is what Gymnasium takes without it",
-    "frames manifest.limits.decisions 1": "what the caller would have done; how it ended is compared",
-    "spec manifest.limits.decisions 1": "what the caller would have done; how it ended is compared",
-    "wide manifest.limits.decisions 1": "what the caller would have done; how it ended is compared",
     "wide manifest.environment.factory.kwargs.dict.decisions [!n]*": "an end that was not reached",
     "* manifest.channels.*.absent*": "a reason in words",
     "* manifest.channels.rgb.source letter": "any text says that pictures are recorded",
@@ -306,6 +318,7 @@ UNSEEN = {
     "* summary.error_type*": "only an environment that raises in its reset raises again",
     "wide summary.end_reason closed": "who ended it, not the environment: both leave the same prefix",
     "wide summary.end_reason error": "who ended it, not the environment: both leave the same prefix",
+    "held manifest.limits.points [dno]*": "an end that was not reached",
     "spec manifest.reset.options a *": "the environment looks for its own options in what it is given",
     "wide manifest.reset.options *": "this environment takes no options",
     "spec manifest.environment.spec.additional_wrappers*.min_reward *": "a bound that no reward reaches",

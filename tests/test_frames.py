@@ -39,10 +39,10 @@ def test_lines_and_block_are_what_the_rows_spell(kept, action, has_ram, has_pict
 def test_only_quiet_rows_after_the_first_are_left_out_of_validation(is_quiet_valid):
     kept = [
         (None, False, False, b"a"),
-        (1.0, False, False, b"b"),
-        (None, False, False, b"c"),
+        (1, False, False, b"b"),
+        (1.0, False, False, b"c"),
         (None, True, False, b"d"),
     ]
-    frames = DecisionFrames(0, 1, 1, kept, [None, 1.0, None, None], True, [])
+    frames = DecisionFrames(0, 1, 1, kept, [None, 1, 1.0, None], True, [])
     numbers = [row["raw_frame"] for row in frames.rows_to_validate(is_quiet_valid=is_quiet_valid)]
     assert numbers == ([2, 4] if is_quiet_valid else [1, 2, 4])

@@ -282,7 +282,7 @@ def test_an_episode_without_a_step_is_a_prefix_whose_reset_is_compared(tmp_path)
 def test_a_stated_limit_completes_an_episode_and_an_earlier_end_does_not(tmp_path):
     with counting(tmp_path) as recorder:
         for steps in (2, 1):
-            recorder.limit_decisions(2)
+            recorder.limit(decisions=2)
             recorder.reset(seed=0)
             for _ in range(steps):
                 recorder.step(0)

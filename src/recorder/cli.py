@@ -9,12 +9,12 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from recorder.archive import find_newest_manifest, restore_archive
-from recorder.command import run_command, say, whole_number
+from recorder.atari import NAMESPACE
+from recorder.command import open_progress, run_command, say, whole_number
 from recorder.errors import CannotRunError, RecorderError, UsageError
+from recorder.games import GameSettings, make_game
+from recorder.holding import HoldAction
 from recorder.policies import import_from_here, make_policy
 from recorder.rebuild import build_environment, make_environment
 from recorder.storage import require_new_folder
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from recorder.policies import Policy
     from recorder.records import Row
+
+# Settings that only an Atari emulator has.
+ATARI_OPTIONS = ("sticky", "mode", "difficulty", "full_action_space", "observe")
 
 # How often the progress bar is told, in decisions.
 PROGRESS_STRIDE = 256
@@ -65,13 +68,22 @@ def _add_play(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--factory", metavar="MODULE:FUNCTION", help="a function that builds the environment")
     parser.add_argument("--env-kwargs", type=_json_object, default={}, metavar="JSON", help="its keyword arguments")
     parser.add_argument("--policy", default="random", metavar="NAME", help="random (default), or module:function")
-    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of the first episode (default 0)")
-    parser.add_argument("--decisions", type=_positive, required=True, metavar="N", help="decisions in all")
+    parser.add_argument("--seed", type=_index, default=0, metavar="N", help="seed of the first episode (default 0)")
+    length = parser.add_mutually_exclusive_group(required=True)
+    length.add_argument("--decisions", type=_positive, metavar="N", help="decisions in all")
+    length.add_argument("--frames", type=_positive, metavar="N", help="raw frames in all")
     parser.add_argument("--episodes", type=_positive, metavar="N", help="stop after so many episodes")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="folder for the episodes; must not exist"
     )
-    parser.add_argument("--rgb", action="store_true", help="render every raw frame and record its SHA-256")
+    parser.add_argument(
+        "--point-limit", type=_positive, metavar="N", help="end an episode with its Nth raw frame that has a reward"
+    )
+    parser.add_argument(
+        "--rgb",
+        action=argparse.BooleanOptionalAction,
+        help="render every raw frame and record its SHA-256 (default: for Atari games only)",
+    )
     parser.add_argument(
         "--ram",
         default="auto",
@@ -80,6 +92,25 @@ def _add_play(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--info", default="", metavar="KEYS", help="info keys to record, separated by commas")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    _add_holding(parser.add_argument_group("holding an action"))
+    _add_atari(parser.add_argument_group("Atari games (--env ALE/...)"))
+
+
+def _add_holding(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--hold", type=_positive, metavar="N", help="raw frames a decision (default: 4 for Atari games)")
+    group.add_argument(
+        "--noop-max", type=_index, metavar="N", help="reset no-ops: up to N, drawn from the seed (default 0)"
+    )
+
+
+def _add_atari(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--sticky", type=float, metavar="P", help="chance at each raw frame that the last action repeats (default 0.25)"
+    )
+    group.add_argument("--mode", type=_index, metavar="N", help="game mode (default: the emulator's)")
+    group.add_argument("--difficulty", type=_index, metavar="N", help="difficulty (default: the emulator's)")
+    group.add_argument("--full-action-space", action="store_true", default=None, help="all 18 actions")
+    group.add_argument("--observe", choices=("ram", "rgb", "grayscale"), help="what the policy sees (default: ram)")
 
 
 def _play(parsed: argparse.Namespace) -> int:
@@ -96,7 +127,7 @@ def _play(parsed: argparse.Namespace) -> int:
             factory=parsed.factory,
             factory_kwargs=_environment_kwargs(parsed) if parsed.factory else None,
             ram=None if parsed.ram == "none" else parsed.ram,
-            rgb=parsed.rgb or None,
+            rgb=env.render_mode == "rgb_array",
             info_keys=[key for key in parsed.info.split(",") if key],
             policy={"name": parsed.policy, "run_seed": parsed.seed},
             rebuild=True,
@@ -118,40 +149,31 @@ def _play(parsed: argparse.Namespace) -> int:
 
 def _play_episodes(recorder: RecordEpisode, policy: Policy, parsed: argparse.Namespace) -> list[Row]:
     episodes: list[Row] = []
-    left = parsed.decisions
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("recording"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("decisions"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("recording", total=parsed.decisions)
-        while left and (parsed.episodes is None or len(episodes) < parsed.episodes):
-            recorder.limit_decisions(left)
+    is_in_frames = parsed.frames is not None
+    total = left = parsed.frames if is_in_frames else parsed.decisions
+    with open_progress("recording", "raw frames" if is_in_frames else "decisions") as progress:
+        task = progress.add_task("", total=total)
+        while left > 0 and (parsed.episodes is None or len(episodes) < parsed.episodes):
+            limit = {"raw_frames" if is_in_frames else "decisions": left}
+            recorder.limit(**limit, points=parsed.point_limit)
             observation, _ = recorder.reset(seed=None if episodes else parsed.seed)
-            done, total_reward, decisions = False, 0.0, 0
-            while not done and decisions < left:
-                observation, reward, terminated, truncated, _ = recorder.step(policy(observation))
+            done = False
+            while not done and recorder.reached_limit is None:
+                action = policy(observation)
+                prediction = getattr(policy, "prediction", None)
+                if prediction is not None:
+                    recorder.predict(prediction)
+                observation, _, terminated, truncated, _ = recorder.step(action)
                 done = terminated or truncated
-                decisions += 1
-                total_reward += float(reward)
-                if decisions % PROGRESS_STRIDE == 0:
-                    progress.update(task, completed=parsed.decisions - left + decisions)
+                if recorder.decisions % PROGRESS_STRIDE == 0:
+                    used = recorder.raw_frames if is_in_frames else recorder.decisions
+                    progress.update(task, completed=total - left + used)
             recorder.end_episode()
-            left -= decisions
-            progress.update(task, completed=parsed.decisions - left)
-            reason = ("terminated" if terminated else "truncated") if done else "decision_limit"
-            episodes.append(
-                {
-                    "episode": str(recorder.episode_folder),
-                    "decisions": decisions,
-                    "return": total_reward,
-                    "end_reason": reason,
-                }
-            )
+            summary: Row = recorder.summary or {}
+            left -= summary["raw_frames" if is_in_frames else "decisions"]
+            progress.update(task, completed=total - left)
+            fields = ("decisions", "raw_frames", "return", "end_reason")
+            episodes.append({"episode": str(recorder.episode_folder), **{name: summary[name] for name in fields}})
     return episodes
 
 
@@ -171,9 +193,10 @@ def _report_episodes(episodes: list[Row], parsed: argparse.Namespace) -> None:
     if parsed.json:
         sys.stdout.write(json.dumps({"out": str(parsed.out), "episodes": episodes}) + "\n")
         return
-    decisions = sum(episode["decisions"] for episode in episodes)
+    decisions, raw_frames = (sum(episode[name] for episode in episodes) for name in ("decisions", "raw_frames"))
     word = "episode" if len(episodes) == 1 else "episodes"
-    sys.stdout.write(f"recorded {len(episodes)} {word}, {decisions} decisions, in {parsed.out}\n")
+    lasted = f"{decisions} decisions" + (f" of {raw_frames} raw frames" if raw_frames != decisions else "")
+    sys.stdout.write(f"recorded {len(episodes)} {word}, {lasted}, in {parsed.out}\n")
     trust = f" --trust {parsed.factory.partition(':')[0]}" if parsed.factory else ""
     sys.stdout.write(f"verify the first with: replay --episode {episodes[0]['episode']}{trust}\n")
 
@@ -197,11 +220,29 @@ def _restore(parsed: argparse.Namespace) -> int:
 
 def _make_played_environment(parsed: argparse.Namespace) -> gymnasium.Env[Any, Any]:
     import_from_here()
+    if parsed.env is not None and parsed.env.startswith(NAMESPACE):
+        return _make_played_game(parsed)
+    given = [name for name in ATARI_OPTIONS if getattr(parsed, name) is not None]
+    if given:
+        message = f"--{given[0].replace('_', '-')} is for Atari games (--env {NAMESPACE}...)"
+        raise UsageError(message)
     kwargs = _environment_kwargs(parsed)
     if parsed.env is not None:
-        return make_environment(parsed.env, **kwargs)
-    described = {"factory": {"entry_point": parsed.factory, "kwargs": {"dict": kwargs}}}
-    return build_environment(described, is_trusted=lambda _: True)
+        env = make_environment(parsed.env, **kwargs)
+    else:
+        described = {"factory": {"entry_point": parsed.factory, "kwargs": {"dict": kwargs}}}
+        env = build_environment(described, is_trusted=lambda _: True)
+    if parsed.hold is None and parsed.noop_max is None:
+        return env
+    return HoldAction(env, parsed.hold or 1, noop_max=parsed.noop_max or 0)
+
+
+def _make_played_game(parsed: argparse.Namespace) -> gymnasium.Env[Any, Any]:
+    chosen = {name: getattr(parsed, name) for name in (*ATARI_OPTIONS, "noop_max")}
+    chosen["hold_frames"] = parsed.hold
+    settings = GameSettings(**{name: value for name, value in chosen.items() if value is not None})
+    render_mode = "rgb_array" if parsed.rgb is not False else None
+    return make_game(parsed.env, settings, render_mode=render_mode, kwargs=parsed.env_kwargs)
 
 
 def _environment_kwargs(parsed: argparse.Namespace) -> dict[str, Any]:
@@ -220,7 +261,7 @@ def _json_object(text: str) -> dict[str, Any]:
     return value
 
 
-def _seed(text: str) -> int:
+def _index(text: str) -> int:
     return whole_number(text, at_least=0)
 
 

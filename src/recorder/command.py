@@ -9,6 +9,9 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
 from recorder.errors import CannotRunError, RecorderError
 
 if TYPE_CHECKING:
@@ -71,6 +74,13 @@ def whole_number(text: str, *, at_least: int) -> int:
         message = f"must be a whole number from {at_least} up, not {text!r}"
         raise argparse.ArgumentTypeError(message)
     return value
+
+
+def open_progress(doing: str, unit: str) -> Progress:
+    """A progress bar on stderr, drawn only for a person at a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def say(text: str) -> None:

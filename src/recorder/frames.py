@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, repeat
 from typing import TYPE_CHECKING
 
 import orjson
@@ -11,18 +11,19 @@ from recorder.records import encode_line
 from recorder.simulator import INLINE_RAM_BYTES, spell_ram
 
 if TYPE_CHECKING:
+    from recorder.hashing import PictureHasher, Ticket
     from recorder.records import JsonValue, Row
     from recorder.simulator import RawFrame
 
-# The end of a raw frame's line where nothing happened but a new state.
-_QUIET_END = '","rgb_sha256":null,"reward":null,"terminated":false,"truncated":false}\n'
+# The end of a raw frame's line in which nothing ended.
+_QUIET_END = ',"terminated":false,"truncated":false}\n'
 
 
 class DecisionFrames:
     """What a simulator did within one decision.
 
-    A simulator with many raw frames a decision mostly has quiet ones: no reward, no flag, no picture. Their
-    lines are put together from parts, which takes a fifth of the time of spelling each from its row.
+    A simulator with many raw frames a decision mostly has quiet ones, in which nothing ended. Their lines are put
+    together from parts, which takes a fifth of the time of spelling each from its row.
 
     Attributes:
         has_ram: Whether the state bytes are recorded.
@@ -35,10 +36,23 @@ class DecisionFrames:
         kept: Reward, terminated, truncated and state bytes of each.
         rewards: The reward of each, spelled; None where that clock has none.
         has_ram: Whether the state bytes are recorded.
-        pictures: SHA-256 of each one's picture; empty where pictures are not recorded.
+        pictures: What the hasher gave for each one's picture; empty where pictures are not recorded.
+        hasher: Gives their SHA-256 when the lines are made, and not before: it may still be at it.
     """
 
-    __slots__ = ("_action", "_decision", "_first", "_kept", "_pictures", "_quiet", "_spelled", "has_ram", "rewards")
+    __slots__ = (
+        "_action",
+        "_decision",
+        "_digests",
+        "_first",
+        "_hasher",
+        "_kept",
+        "_pictures",
+        "_quiet",
+        "_spelled",
+        "has_ram",
+        "rewards",
+    )
 
     def __init__(  # noqa: PLR0917 - made once a decision, where keywords cost
         self,
@@ -48,7 +62,8 @@ class DecisionFrames:
         kept: list[RawFrame],
         rewards: list[JsonValue],
         has_ram: bool,
-        pictures: list[str | None],
+        pictures: list[Ticket],
+        hasher: PictureHasher | None = None,
     ) -> None:
         """Keep the parts; rows and lines are made when they are asked for."""
         self._decision = decision
@@ -58,6 +73,8 @@ class DecisionFrames:
         self.rewards = rewards
         self.has_ram = has_ram
         self._pictures = pictures
+        self._hasher = hasher
+        self._digests: list[str] | None = None
         self._spelled: Row | None = None
         self._quiet: list[bool] | None = None
 
@@ -68,7 +85,7 @@ class DecisionFrames:
     @property
     def has_pictures(self) -> bool:
         """Whether pictures are recorded."""
-        return any(self._pictures)
+        return bool(self._pictures)
 
     def row(self, index: int) -> Row:
         """One raw frame as a row of `frames.jsonl`; the last one spelled is kept, as it is asked for twice."""
@@ -82,7 +99,7 @@ class DecisionFrames:
             "raw_frame": number,
             "requested_action": self._action,
             "ram": spell_ram(ram) if self.has_ram else None,
-            "rgb_sha256": self._pictures[index] if self._pictures else None,
+            "rgb_sha256": self._find_digests()[index] if self._pictures else None,
             "reward": self.rewards[index],
             "terminated": bool(terminated),
             "truncated": bool(truncated),
@@ -91,19 +108,19 @@ class DecisionFrames:
 
     @property
     def has_quiet(self) -> bool:
-        """Whether some lines consist of numbers, the decision's action and RAM in hex only."""
-        return len(self._kept) > 1 and True in self._find_quiet()
+        """Whether some lines consist of numbers, the decision's action and hex only."""
+        return self._is_templated and True in self._find_quiet()
 
     def rows_to_validate(self, *, is_quiet_valid: bool) -> list[Row]:
         """The rows that a schema has to see: all but the quiet ones after a first one.
 
-        Those differ from it in integers, in hex digits and in the action, which is validated with the
-        transition, so they are as valid as it is.
+        Those differ from it in numbers, in hex digits and in the action, which is validated with the transition,
+        so they are as valid as it is.
 
         Args:
             is_quiet_valid: Whether an earlier decision gave a quiet row already.
         """
-        if len(self._kept) == 1:
+        if not self._is_templated:
             return [self.row(0)]
         quiet = self._find_quiet()
         wanted = [index for index, is_quiet in enumerate(quiet) if not is_quiet]
@@ -117,24 +134,48 @@ class DecisionFrames:
 
     def block(self) -> bytes:
         """All lines, one behind the other."""
-        return encode_line(self.row(0)) if len(self._kept) == 1 else "".join(self._spell_lines()).encode()
+        return "".join(self._spell_lines()).encode() if self._is_templated else encode_line(self.row(0))
+
+    @property
+    def _is_templated(self) -> bool:
+        """A single raw frame is spelled from its row: with that, its value and its line are both made once."""
+        return len(self._kept) > 1
+
+    def _find_digests(self) -> list[str]:
+        """The SHA-256 of each picture."""
+        if self._digests is None:
+            take = self._hasher.digest if self._hasher is not None else str
+            self._digests = [take(ticket) for ticket in self._pictures]
+        return self._digests
 
     def _find_quiet(self) -> list[bool]:
-        """Which lines consist of numbers, the decision's action and RAM in hex only."""
+        """Which lines consist of numbers, the decision's action and hex only."""
         if self._quiet is None:
-            is_possible = self.has_ram and not self._pictures
             self._quiet = [
-                is_possible and reward is None and not (terminated or truncated) and len(ram) <= INLINE_RAM_BYTES
-                for reward, terminated, truncated, ram in self._kept
+                not (terminated or truncated)
+                and len(ram) <= INLINE_RAM_BYTES
+                and (reward is None or reward.__class__ is float)
+                for (_, terminated, truncated, ram), reward in zip(self._kept, self.rewards, strict=True)
             ]
         return self._quiet
 
     def _spell_lines(self) -> list[str]:
         start = f'{{"decision":{self._decision},"raw_frame":'
-        middle = f',"requested_action":{orjson.dumps(self._action).decode()},"ram":"'
+        middle = f',"requested_action":{orjson.dumps(self._action).decode()},"ram":'
+        pictures = [f'"{digest}"' for digest in self._find_digests()] if self._pictures else repeat("null")
         return [
-            f"{start}{number}{middle}{frame[3].hex()}{_QUIET_END}"
+            f"{start}{number}{middle}{self._spell_ram(frame[3])}"
+            f',"rgb_sha256":{picture},"reward":{_spell_reward(reward)}{_QUIET_END}'
             if is_quiet
             else encode_line(self.row(number - self._first)).decode()
-            for number, is_quiet, frame in zip(count(self._first), self._find_quiet(), self._kept, strict=False)
+            for number, is_quiet, frame, picture, reward in zip(
+                count(self._first), self._find_quiet(), self._kept, pictures, self.rewards, strict=False
+            )
         ]
+
+    def _spell_ram(self, ram: bytes) -> str:
+        return f'"{ram.hex()}"' if self.has_ram else "null"
+
+
+def _spell_reward(reward: float | None) -> str:
+    return "null" if reward is None else orjson.dumps(reward).decode()

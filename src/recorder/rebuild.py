@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
-from recorder.atari import NAMESPACE, register_atari
+from recorder.atari import NAMESPACE, describe_assets, quiet_roms, register_atari
 from recorder.encoding import decode_value, encode_value
 from recorder.errors import (
     CannotRunError,
@@ -50,6 +50,9 @@ _UNASKED_WRAPPERS = frozenset(gymnasium.wrappers.__all__) - {*WRITING_WRAPPERS, 
 # Which extra brings a module that an environment failed to import.
 EXTRA_OF_MODULE = {"Box2D": "box2d", "pygame": "render", "ale_py": "atari"}
 
+# Wrappers of our own that are part of an environment.
+_OWN_WRAPPERS = frozenset({("recorder.holding", "HoldAction"), ("recorder.pong", "ObserveObjects")})
+
 _SPEC_FIELDS = (
     "id",
     "reward_threshold",
@@ -71,7 +74,8 @@ def make_environment(env_id: str, **kwargs: Any) -> Environment:
     if env_id.startswith(NAMESPACE):
         register_atari()
     try:
-        return gymnasium.make(env_id, **kwargs)
+        with quiet_roms():
+            return gymnasium.make(env_id, **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
         raise _missing_extra(env_id, error) from error
     except (gymnasium.error.Error, ImportError) as error:
@@ -113,8 +117,25 @@ def describe_environment(env: Environment, factory: str | None, factory_kwargs: 
         "render_mode": env.render_mode,
         "observation_space": describe_space(env.observation_space),
         "action_space": describe_space(env.action_space),
-        "assets": [],
+        "assets": describe_assets(env.unwrapped),
     }
+
+
+def require_same_assets(described: Mapping[str, Any], env: Environment) -> None:
+    """Raise if a file that the environment loads, such as a ROM, is not the one of the recording.
+
+    Raises:
+        CannotRunError: It is another one, or is not there.
+    """
+    here = {asset["name"]: asset["sha256"] for asset in describe_assets(env.unwrapped)}
+    for asset in described.get("assets", ()):
+        found = here.get(asset["name"])
+        if found != asset["sha256"]:
+            message = (
+                f"the episode was recorded with {asset['name']} of SHA-256 {asset['sha256']}, here it "
+                f"{'is missing' if found is None else f'has {found}'}: it can only be replayed with the same file"
+            )
+            raise CannotRunError(message)
 
 
 def build_environment(
@@ -150,7 +171,8 @@ def build_environment(
     _refuse_untrusted(spec, is_trusted)
     kwargs: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     try:
-        return gymnasium.make(spec, **kwargs)
+        with quiet_roms():
+            return gymnasium.make(spec, **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
         raise _missing_extra(spec.id, error) from error
     except Exception as error:
@@ -317,6 +339,8 @@ def _refuse_untrusted(spec: EnvSpec, is_trusted: Callable[[str], bool]) -> None:
 
 
 def _is_unasked_wrapper(module: str, name: str) -> bool:
+    if (module, name) in _OWN_WRAPPERS:
+        return True
     return name in _UNASKED_WRAPPERS and module in {"gymnasium.wrappers", getattr(gymnasium.wrappers, name).__module__}
 
 

@@ -1,6 +1,6 @@
 """The seam through which a simulator shows the bytes of its state (RAM) and its inner raw frames.
 
-An environment may implement either part; nothing is inherited:
+An environment, or a wrapper around it, may implement either part; nothing is inherited:
 
 - `state_bytes(self) -> bytes`: the simulator's state as bytes that two equal states share.
 - `raw_frame_hz: float` and `set_raw_frame_listener(listener)`: while a listener is set, the environment calls
@@ -8,10 +8,12 @@ An environment may implement either part; nothing is inherited:
   clock has none. The listener may call `state_bytes()` and `render()`.
 - `keep_raw_frames(is_keeping)` and `take_raw_frames()`: the same without a call a frame, for simulators that can
   keep the state of each raw frame more cheaply than a listener reads it. Used when no pictures are asked for.
+- `reset_frames: int`: raw frames that passed within the reset.
+- `limit_holds(limits)`: cut the last hold short at `limits.Limits`.
 
 For environments that implement neither, a RAM source is named when recording starts and kept in the manifest:
-`numpy:ATTRIBUTE[,ATTRIBUTE]` (arrays and numbers), `pymunk:ATTRIBUTE` (a `pymunk.Space`), or
-`module:function`, a function of the unwrapped environment that returns bytes.
+`ale` (the emulator's RAM), `numpy:ATTRIBUTE[,ATTRIBUTE]` (arrays and numbers), `pymunk:ATTRIBUTE` (a
+`pymunk.Space`), or `module:function`, a function of the unwrapped environment that returns bytes.
 """
 
 from __future__ import annotations
@@ -21,17 +23,18 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, TypeAlias, TypeGuard
 
+import gymnasium
 import numpy as np
 
+from recorder.atari import emulator_ram, is_emulator
 from recorder.encoding import array_bytes
 from recorder.errors import CannotRunError, UntrustedCodeError, UsageError
 
 if TYPE_CHECKING:
-    import gymnasium
-
+    from recorder.limits import Limits
     from recorder.records import Row
 
-RawFrameListener: TypeAlias = Callable[[float | None, bool, bool], None]
+RawFrameListener: TypeAlias = Callable[[SupportsFloat | None, bool, bool], None]
 RamReader: TypeAlias = Callable[[], bytes]
 
 # Reward (None where that clock has none), terminated, truncated, state bytes.
@@ -41,6 +44,7 @@ RawFrame: TypeAlias = tuple[SupportsFloat | None, bool, bool, bytes]
 INLINE_RAM_BYTES = 4096
 
 ENVIRONMENT = "environment"
+EMULATOR = "ale"
 
 _NUMBER_KINDS = "biufc"
 
@@ -78,6 +82,23 @@ class KeepsRawFrames(Protocol):
 # Attributes are looked for by name: checking against a runtime protocol costs 20 us, and each episode asks.
 
 
+def find_publisher(env: gymnasium.Env[Any, Any]) -> ShowsRawFrames | None:
+    """The outermost layer of an environment that publishes raw frames, or None."""
+    while True:
+        if shows_raw_frames(env):
+            return env
+        if not isinstance(env, gymnasium.Wrapper):
+            return None
+        env = env.env
+
+
+def set_limits(env: gymnasium.Env[Any, Any], limits: Limits) -> None:
+    """Tell the layer that holds actions, if there is one, where to cut a hold short."""
+    publisher = find_publisher(env)
+    if publisher is not None and hasattr(publisher, "limit_holds"):
+        publisher.limit_holds(limits)
+
+
 def shows_state(simulator: object) -> TypeGuard[ShowsState]:
     """Whether an environment publishes the bytes of its state."""
     return hasattr(simulator, "state_bytes")
@@ -95,11 +116,10 @@ def keeps_raw_frames(simulator: object) -> TypeGuard[KeepsRawFrames]:
 
 def describe_clocks(env: gymnasium.Env[Any, Any]) -> Row:
     """The manifest's `clocks`: who counts raw frames, and how many make a second of simulation time."""
-    simulator = env.unwrapped
-    is_published = shows_raw_frames(simulator)
-    rate_hz = simulator.raw_frame_hz if shows_raw_frames(simulator) else env.metadata.get("render_fps")
+    publisher = find_publisher(env)
+    rate_hz = publisher.raw_frame_hz if publisher is not None else env.metadata.get("render_fps")
     return {
-        "raw_frame_source": "environment" if is_published else "decision",
+        "raw_frame_source": "decision" if publisher is None else "environment",
         "raw_frame_hz": float(rate_hz) if rate_hz else None,
     }
 
@@ -120,6 +140,8 @@ def choose_ram_source(env: gymnasium.Env[Any, Any], asked: str | None) -> Row:
         return {"source": asked, "absent": None}
     if shows_state(env.unwrapped):
         return {"source": ENVIRONMENT, "absent": None}
+    if is_emulator(env.unwrapped):
+        return {"source": EMULATOR, "absent": None}
     return {"source": None, "absent": "the environment has no state_bytes() and no RAM source was named"}
 
 
@@ -140,9 +162,14 @@ def open_ram_source(
             message = f"{simulator} has no state_bytes(), though the manifest says that its RAM comes from there"
             raise CannotRunError(message)
         return simulator.state_bytes
+    if source == EMULATOR:
+        if not is_emulator(simulator):
+            message = f"{simulator} is no Atari emulator, though the manifest says that its RAM comes from one"
+            raise CannotRunError(message)
+        return emulator_ram(simulator)
     kind, _, target = source.partition(":")
     if not target:
-        message = f"RAM source {source!r} is not known: use numpy:ATTRIBUTE, pymunk:ATTRIBUTE or module:function"
+        message = f"RAM source {source!r} is not known: use ale, numpy:ATTRIBUTE, pymunk:ATTRIBUTE or module:function"
         raise UsageError(message)
     if kind == "numpy":
         return _numpy_reader(simulator, target.split(","))

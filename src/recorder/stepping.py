@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import numpy as np
 import orjson
@@ -12,15 +12,19 @@ import orjson
 from recorder.encoding import ArrayStore, encode_value
 from recorder.errors import CannotRunError, EncodingError
 from recorder.frames import DecisionFrames
-from recorder.simulator import ENVIRONMENT, keeps_raw_frames, shows_raw_frames, spell_ram
+from recorder.hashing import open_hasher
+from recorder.limits import Limits
+from recorder.simulator import ENVIRONMENT, find_publisher, keeps_raw_frames, set_limits, spell_ram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import gymnasium
 
+    from recorder.hashing import PictureHasher, Ticket
+    from recorder.limits import LimitReason
     from recorder.records import JsonValue, Row
-    from recorder.simulator import KeepsRawFrames, RamReader, RawFrame, ShowsRawFrames
+    from recorder.simulator import KeepsRawFrames, RamReader, RawFrame
 
     FrameSink = Callable[[np.ndarray[Any, Any]], None]
 
@@ -35,6 +39,7 @@ class Stepper:
         ram_source: The manifest's spelling of where that state comes from.
         is_hashing_rgb: Whether `env.render()` is hashed at every raw frame.
         info_keys: Info keys to keep.
+        limits: Where the caller ends the episode; a hold is cut short there.
         frame_sink: Also gets each raw frame's picture (height, width, 3, uint8); implies rendering.
     """
 
@@ -47,6 +52,7 @@ class Stepper:
         ram_source: str | None = None,
         is_hashing_rgb: bool = False,
         info_keys: Sequence[str] = (),
+        limits: Limits | None = None,
         frame_sink: FrameSink | None = None,
     ) -> None:
         """Attach to the environment's raw frames where it publishes them."""
@@ -64,26 +70,38 @@ class Stepper:
         self._observation: JsonValue = None
         self.decisions = 0
         self.raw_frames = 0
+        self._points = 0
+        self._limits = limits or Limits()
+        set_limits(env, self._limits)
         simulator = env.unwrapped
-        self._publisher: ShowsRawFrames | None = simulator if shows_raw_frames(simulator) else None
+        self._publisher = find_publisher(env)
         self._keeper: KeepsRawFrames | None = None
         # Without pictures nothing has to happen at each raw frame, if the environment keeps their states itself.
         if keeps_raw_frames(simulator) and ram_source == ENVIRONMENT and not self._is_rendering:
             self._keeper = simulator
         self._kept: list[RawFrame] = []
-        self._pictures: list[str | None] = []
+        self._pictures: list[Ticket] = []
+        self._hasher: PictureHasher | None = None
+
+    @property
+    def reached_limit(self) -> LimitReason | None:
+        """The limit that the episode is at, if any."""
+        return self._limits.reached(decisions=self.decisions, raw_frames=self.raw_frames, points=self._points)
 
     def reset(self, seed: int, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any], Row]:
         """Reset the environment; return its observation, its info and the reset row."""
-        self.decisions = self.raw_frames = 0
+        self.decisions = self.raw_frames = self._points = 0
         observation, info = self._env.reset(seed=seed, options=options)
         self._observation = _spell("reset observation", observation, self._arrays)
         row = {
             "observation": self._observation,
             "info": self._spell_info(info),
             "ram": None if self._read_ram is None else spell_ram(_require_bytes(self._read_ram())),
-            "rgb_sha256": self._take_picture() if self._is_rendering else None,
+            "rgb_sha256": self._take_first_picture() if self._is_rendering else None,
         }
+        reset_frames = getattr(self._publisher, "reset_frames", None)
+        if reset_frames is not None:
+            row["reset_frames"] = reset_frames
         if self._keeper is not None:
             self._keeper.keep_raw_frames(True)
         elif self._publisher is not None:
@@ -107,7 +125,7 @@ class Stepper:
         except EncodingError as error:
             raise error.inside("action") from None
         kept: list[RawFrame] = []
-        pictures: list[str | None] = []
+        pictures: list[Ticket] = []
         self._kept, self._pictures = kept, pictures
         observation, reward, terminated, truncated, info = self._step(action)
         if terminated.__class__ is not bool or truncated.__class__ is not bool:
@@ -128,7 +146,7 @@ class Stepper:
         elif self._publisher is None:
             ram = b"" if self._read_ram is None else self._read_ram()
             if self._is_rendering:
-                pictures.append(self._take_picture())
+                self._take_picture()
             kept.append((reward, terminated, truncated, ram))
         if not kept:
             message = f"{self._env.unwrapped} published no raw frame during a step"
@@ -136,7 +154,7 @@ class Stepper:
         rewards = [spelled_reward] if self._publisher is None else _spell_rewards(kept, reward, spelled_reward)
         decision = self.decisions
         self.frames = DecisionFrames(
-            decision, self.raw_frames + 1, spelled_action, kept, rewards, self._has_ram, pictures
+            decision, self.raw_frames + 1, spelled_action, kept, rewards, self._has_ram, pictures, self._hasher
         )
         self.transition = {
             "decision": decision,
@@ -155,6 +173,7 @@ class Stepper:
         # Counted when nothing can fail any more: a decision that is not written must not be in the totals.
         self._observation = next_observation
         self.raw_frames += len(kept)
+        self._points += 0 if self._limits.points is None else sum(1 for own, *_ in kept if own)
         self.decisions = decision + 1
         return observation, reward, terminated, truncated, info
 
@@ -165,23 +184,40 @@ class Stepper:
         if self._publisher is not None:
             self._publisher.set_raw_frame_listener(None)
 
-    def _on_raw_frame(self, reward: float | None, terminated: bool, truncated: bool) -> None:
+    def close(self) -> None:
+        """Let the hasher of pictures go; what it holds has to have been written."""
+        if self._hasher is not None:
+            self._hasher.close()
+            self._hasher = None
+
+    def _on_raw_frame(self, reward: SupportsFloat | None, terminated: bool, truncated: bool) -> None:
         """Only keep what is there now; it is spelled when the decision is over."""
         ram = b"" if self._read_ram is None else self._read_ram()
         self._kept.append((_keep_reward(reward), terminated, truncated, ram))
         if self._is_rendering:
-            self._pictures.append(self._take_picture())
+            self._take_picture()
 
-    def _take_picture(self) -> str | None:
+    def _take_first_picture(self) -> str | None:
+        picture = self._draw()
+        if not self._is_hashing_rgb:
+            return None
+        # Pictures of one environment have one size, and the first shows it.
+        self._hasher = self._hasher or open_hasher(picture)
+        return hashlib.sha256(picture.tobytes()).hexdigest()
+
+    def _take_picture(self) -> None:
+        picture = self._draw()
+        if self._hasher is not None:
+            self._pictures.append(self._hasher.submit(picture))
+
+    def _draw(self) -> np.ndarray[Any, Any]:
         picture = self._env.render()
         if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8:
             message = f"render() returned {type(picture).__name__}, not a uint8 array: record without RGB (rgb=False)"
             raise CannotRunError(message)
         if self._frame_sink is not None:
             self._frame_sink(picture)
-        if not self._is_hashing_rgb:
-            return None
-        return hashlib.sha256(picture.tobytes()).hexdigest()
+        return picture
 
     def _spell_info(self, info: dict[str, Any]) -> Row:
         return {key: _spell(f"info[{key!r}]", info[key], self._arrays) for key in self._info_keys if key in info}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import gymnasium
 import numpy as np
 
 from recorder.encoding import encode_value
 from recorder.errors import UsageError
+from recorder.limits import LimitReason, Limits
 from recorder.provenance import describe_fingerprint, describe_provenance
 from recorder.rebuild import build_environment, defining_modules, describe_environment, require_rebuildable
 from recorder.records import FORMAT_VERSION, Row, sha256_of_json
@@ -22,7 +23,7 @@ from recorder.storage import Durability, EpisodeWriter, require_new_folder
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-EndReason = Literal["terminated", "truncated", "decision_limit", "abandoned", "closed", "error"]
+EndReason: TypeAlias = Literal["terminated", "truncated", "abandoned", "closed", "error"] | LimitReason
 
 # A drawn or derived seed lies in the range that every consumer accepts (numpy's legacy seeds, C ints).
 SEED_LIMIT = 2**31
@@ -30,7 +31,7 @@ SEED_LIMIT = 2**31
 # What the manifest holds as a JSON number.
 GIVEN_SEED_LIMIT = 2**64
 
-_COMPLETE_ENDS = frozenset({"terminated", "truncated", "decision_limit"})
+COMPLETE_ENDS = frozenset({"terminated", "truncated", *get_args(LimitReason)})
 
 
 class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -64,6 +65,10 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         rebuild: Build the environment anew for every episode after the first, for those in which something
             survives a reset: only then can each of their episodes be replayed alone.
         draw_seed: Draws the seed of a first `reset()` without one; operating system entropy by default.
+
+    Attributes:
+        episode_folder: Folder of the running or last episode; None before the first.
+        summary: How the last episode ended, as its summary says; None before the first end.
 
     Raises:
         UsageError: `out` exists.
@@ -127,12 +132,37 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._writer: EpisodeWriter | None = None
         self._stepper: Stepper | None = None
         self._prediction: Row | None = None
-        self._decision_limit: int | None = None
+        self._limits = Limits()
         self.episode_folder: Path | None = None
+        self.summary: Row | None = None
 
-    def limit_decisions(self, decisions: int | None) -> None:
-        """Note in the next manifest after how many decisions the caller will end the episode."""
-        self._decision_limit = decisions
+    def limit(self, *, decisions: int | None = None, raw_frames: int | None = None, points: int | None = None) -> None:
+        """Note in the next manifests where the caller will end the episode; `reached_limit` says when to.
+
+        The last hold is cut short at a limit of raw frames or points where the environment holds actions
+        (`HoldAction`); elsewhere an episode ends with the decision that reaches it.
+
+        Raises:
+            UsageError: A limit is no whole number from 1.
+        """
+        limits = Limits(decisions, raw_frames, points)
+        limits.to_manifest()
+        self._limits = limits
+
+    @property
+    def decisions(self) -> int:
+        """Decisions of the running episode so far."""
+        return 0 if self._stepper is None else self._stepper.decisions
+
+    @property
+    def raw_frames(self) -> int:
+        """Raw frames of the running episode so far, those of its reset not counted."""
+        return 0 if self._stepper is None else self._stepper.raw_frames
+
+    @property
+    def reached_limit(self) -> LimitReason | None:
+        """The limit that the running episode is at, if any."""
+        return None if self._stepper is None else self._stepper.reached_limit
 
     def predict(self, prediction: Row) -> None:
         """Record with the next decision why the policy chose its action, as a JSON object."""
@@ -161,7 +191,7 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
                 "kind": "episode",
                 "episode_index": self._episode_index,
                 "reset": {"seed": seed, "seed_origin": origin, "options": spelled_options},
-                "limits": {"decisions": self._decision_limit},
+                "limits": self._limits.to_manifest(),
                 **self._description,
                 "provenance": describe_provenance(),
             }
@@ -176,6 +206,7 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
             ram_source=self._description["channels"]["ram"]["source"],
             is_hashing_rgb=self._is_hashing_rgb,
             info_keys=self._info_keys,
+            limits=self._limits,
         )
         try:
             observation, info, row = self._stepper.reset(seed, options)
@@ -215,8 +246,7 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
 
         `truncated` stays as the environment gave it.
         """
-        is_at_limit = self._stepper is not None and self._stepper.decisions == self._decision_limit
-        self._end("decision_limit" if is_at_limit else "closed")
+        self._end(self.reached_limit or "closed")
 
     def close(self) -> None:
         """End a running episode as closed, and close the environment."""
@@ -249,23 +279,24 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
                 reason, error_type = ("terminated" if totals.terminated else "truncated"), None
             else:
                 error_type = type(error).__name__ if error is not None else None
-            writer.finish(
-                {
-                    "status": "complete" if reason in _COMPLETE_ENDS else "incomplete",
-                    "end_reason": reason,
-                    "error_type": error_type,
-                    "decisions": totals.decisions,
-                    "raw_frames": totals.raw_frames,
-                    "return": encode_value(totals.total_reward),
-                    "terminated": totals.terminated,
-                    "truncated": totals.truncated,
-                }
-            )
+            self.summary = {
+                "status": "complete" if reason in COMPLETE_ENDS else "incomplete",
+                "end_reason": reason,
+                "error_type": error_type,
+                "decisions": totals.decisions,
+                "raw_frames": totals.raw_frames,
+                "return": encode_value(totals.total_reward),
+                "terminated": totals.terminated,
+                "truncated": totals.truncated,
+            }
+            writer.finish(self.summary)
         except BaseException as failure:
             writer.abandon()
             # A full disk must not hide the error that is already on its way; Ctrl-C is hidden by nothing.
             if error is None or not isinstance(failure, Exception):
                 raise
+        finally:
+            stepper.close()
 
     def _rebuild(self) -> None:
         self.env.close()

@@ -22,13 +22,14 @@ from recorder.errors import (
     UsageError,
     VersionError,
 )
+from recorder.limits import Limits
 from recorder.provenance import compare_fingerprint
-from recorder.rebuild import build_environment, describe_space, trust_modules, wrapper_names
+from recorder.rebuild import build_environment, describe_space, require_same_assets, trust_modules, wrapper_names
 from recorder.records import ARRAYS, FRAMES, TRANSITIONS, Row, encode_line, sha256_of_json
 from recorder.simulator import describe_clocks, open_ram_source
 from recorder.stepping import Stepper
 from recorder.storage import BATCH_DECISIONS
-from recorder.wrappers import derive_seed
+from recorder.wrappers import COMPLETE_ENDS, derive_seed
 from replay.divergence import MISSING, ArraySources, Mismatch, Place, compare_rows
 from replay.evidence import Evidence
 from replay.verdict import Verdict
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from recorder.frames import DecisionFrames
+    from recorder.limits import LimitReason
     from recorder.provenance import Difference
     from recorder.stepping import FrameSink
 
@@ -52,9 +54,6 @@ SEED_DIGITS = 21
 
 # So many different actions that cannot be changed (numbers) are decoded only once.
 PLAIN_ACTIONS = 1024
-
-# End reasons that the flags of the last transition decide.
-_FLAG_ENDS = ("terminated", "truncated")
 
 # What ends a recording from outside, so that the replay has no reason to meet it.
 _INTERRUPTIONS = ("KeyboardInterrupt", "SystemExit")
@@ -98,10 +97,16 @@ class Replay:
             )
         except CannotRunError as error:
             raise self._blame_damage(error) from error
+        self._limits = Limits.from_manifest(self.manifest["limits"])
         self.verdict.differences = compare_fingerprint(self.manifest["fingerprint"])
         if self.verdict.is_under_other_versions and not allow_other_versions:
             self.env.close()
             raise self._blame_damage(VersionError(_refuse_versions(self.verdict.differences)))
+        try:
+            require_same_assets(self.manifest["environment"], self.env)
+        except CannotRunError as error:
+            self.env.close()
+            raise self._blame_damage(error) from error
         # Texts of other releases may differ, and another render mode is no wish of the episode.
         self._is_environment_comparable = render_mode is None and not self.verdict.is_under_other_versions
         self._fresh_arrays = _FreshArrays()
@@ -112,6 +117,8 @@ class Replay:
         self._has_frames = True
         self._are_arrays_sound = True
         self._ended = (False, False)
+        self._stepper: Stepper | None = None
+        self._reached_limit: LimitReason | None = None
 
     def run(
         self, *, frame_sink: FrameSink | None = None, line_sink: LineSink | None = None, decisions: int | None = None
@@ -127,7 +134,7 @@ class Replay:
             The verdict, also as `self.verdict`.
         """
         try:
-            stepper = self._open_stepper(frame_sink)
+            stepper = self._stepper = self._open_stepper(frame_sink)
             can_step = self._compare_environment() and self._replay_reset(stepper)
             is_through = can_step and self._replay_decisions(stepper, line_sink, decisions)
             self.verdict.decisions, self.verdict.raw_frames = stepper.decisions, stepper.raw_frames
@@ -142,6 +149,8 @@ class Replay:
         except (CannotRunError, UsageError) as error:
             raise self._blame_damage(error) from error
         finally:
+            if self._stepper is not None:
+                self._stepper.close()
             self._evidence.close()
             self.env.close()
         return self.verdict
@@ -200,6 +209,7 @@ class Replay:
             ram_source=channels["ram"]["source"],
             is_hashing_rgb=channels["rgb"]["source"] is not None,
             info_keys=self.manifest["info_keys"],
+            limits=self._limits,
             frame_sink=None if frame_sink is None else _guard(frame_sink),
         )
 
@@ -241,7 +251,7 @@ class Replay:
             except DamagedError as error:
                 self.verdict.faults.append(str(error))
                 return False
-            if any(self._ended):
+            if any(self._ended) or stepper.reached_limit is not None:
                 self._keep([Mismatch(_place_of(stepper), "decision", None, stepper.decisions, MISSING)])
                 return False
             if not self._step(stepper, action, prediction):
@@ -253,6 +263,7 @@ class Replay:
                 return False
             if is_equal:
                 self._check_arrays()
+        self._reached_limit = stepper.reached_limit
         return self._judge_surplus_frames(stepper)
 
     def _step(self, stepper: Stepper, action: Any, prediction: Row | None) -> bool:
@@ -408,13 +419,11 @@ class Replay:
     def _derive_end(self, reason: str) -> Row:
         """What the flags and the limit say about the end; a reason that they leave open is taken as recorded."""
         terminated, truncated = self._ended
-        is_at_limit = self.verdict.decisions == self.manifest["limits"]["decisions"]
         if terminated or truncated:
             reason = "terminated" if terminated else "truncated"
-        elif reason in _FLAG_ENDS or (reason == "decision_limit" and not is_at_limit):
-            reason = "closed"
-        is_complete = reason in {*_FLAG_ENDS, "decision_limit"}
-        return {"end_reason": reason, "status": "complete" if is_complete else "incomplete"}
+        elif reason in COMPLETE_ENDS:
+            reason = self._reached_limit or "closed"
+        return {"end_reason": reason, "status": "complete" if reason in COMPLETE_ENDS else "incomplete"}
 
     def _keep(self, mismatches: list[Mismatch]) -> bool:
         """Keep the mismatches of the first decision that has any; say whether there were none."""
