@@ -16,6 +16,7 @@ LADDER = (
     "recorder.provenance",
     "recorder.pymunk_state",
     "recorder.atari",
+    "recorder.hash_worker",
     "recorder.hashing",
     "recorder.simulator",
     "recorder.holding",

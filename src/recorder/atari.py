@@ -37,6 +37,12 @@ def emulator_ram(simulator: Any) -> Callable[[], bytes]:  # noqa: ANN401 - ale_p
     return lambda: ale.getRAM().tobytes()
 
 
+def emulator_screen(simulator: Any) -> Callable[[Any], object]:  # noqa: ANN401 - as above
+    """A function that draws the emulator's screen, as its `render()` gives it, into an array of that shape."""
+    draw: Callable[[Any], object] = simulator.ale.getScreenRGB
+    return draw
+
+
 def describe_assets(simulator: object) -> list[dict[str, str]]:
     """The files besides code that decide what an environment does: name and SHA-256 of an emulator's ROM."""
     if not is_emulator(simulator):

@@ -87,6 +87,11 @@ class DecisionFrames:
         """Whether pictures are recorded."""
         return bool(self._pictures)
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether a hasher may still be at the pictures, so that asking for lines could take a while."""
+        return self._digests is None and bool(self._pictures) and self._pictures[-1].__class__ is int
+
     def row(self, index: int) -> Row:
         """One raw frame as a row of `frames.jsonl`; the last one spelled is kept, as it is asked for twice."""
         number = self._first + index

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, TypeAlias, TypeG
 import gymnasium
 import numpy as np
 
-from recorder.atari import emulator_ram, is_emulator
+from recorder.atari import emulator_ram, emulator_screen, is_emulator
 from recorder.encoding import array_bytes
 from recorder.errors import CannotRunError, UntrustedCodeError, UsageError
 
@@ -45,6 +45,12 @@ INLINE_RAM_BYTES = 4096
 
 ENVIRONMENT = "environment"
 EMULATOR = "ale"
+
+# Wrappers that pass on what the environment renders.
+_PLAIN_RENDERS = frozenset(
+    layer.render
+    for layer in (gymnasium.Wrapper, gymnasium.wrappers.OrderEnforcing, gymnasium.wrappers.PassiveEnvChecker)
+)
 
 _NUMBER_KINDS = "biufc"
 
@@ -90,6 +96,20 @@ def find_publisher(env: gymnasium.Env[Any, Any]) -> ShowsRawFrames | None:
         if not isinstance(env, gymnasium.Wrapper):
             return None
         env = env.env
+
+
+def picture_drawer(env: gymnasium.Env[Any, Any]) -> Callable[[np.ndarray[Any, Any]], object] | None:
+    """A function that draws what `env.render()` returns into an array of that shape, or None.
+
+    It saves a copy of each picture where the environment can do it and no wrapper changes what is rendered.
+    """
+    layer = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if type(layer).render not in _PLAIN_RENDERS:
+            return None
+        layer = layer.env
+    is_drawing = is_emulator(layer) and layer.render_mode == "rgb_array"
+    return emulator_screen(layer) if is_drawing else None
 
 
 def set_limits(env: gymnasium.Env[Any, Any], limits: Limits) -> None:

@@ -14,7 +14,14 @@ from recorder.errors import CannotRunError, EncodingError
 from recorder.frames import DecisionFrames
 from recorder.hashing import open_hasher
 from recorder.limits import Limits
-from recorder.simulator import ENVIRONMENT, find_publisher, keeps_raw_frames, set_limits, spell_ram
+from recorder.simulator import (
+    ENVIRONMENT,
+    find_publisher,
+    keeps_raw_frames,
+    picture_drawer,
+    set_limits,
+    spell_ram,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,6 +89,7 @@ class Stepper:
         self._kept: list[RawFrame] = []
         self._pictures: list[Ticket] = []
         self._hasher: PictureHasher | None = None
+        self._draw_into: Callable[[np.ndarray[Any, Any]], object] | None = None
 
     @property
     def reached_limit(self) -> LimitReason | None:
@@ -202,13 +210,23 @@ class Stepper:
         if not self._is_hashing_rgb:
             return None
         # Pictures of one environment have one size, and the first shows it.
-        self._hasher = self._hasher or open_hasher(picture)
+        if self._hasher is None:
+            self._hasher = open_hasher(picture)
+            self._draw_into = picture_drawer(self._env)
         return hashlib.sha256(picture.tobytes()).hexdigest()
 
     def _take_picture(self) -> None:
-        picture = self._draw()
-        if self._hasher is not None:
-            self._pictures.append(self._hasher.submit(picture))
+        hasher = self._hasher
+        if hasher is None:
+            self._draw()
+        elif self._draw_into is None:
+            self._pictures.append(hasher.submit(self._draw()))
+        else:
+            picture = hasher.reserve()
+            self._draw_into(picture)
+            self._pictures.append(hasher.commit())
+            if self._frame_sink is not None:
+                self._frame_sink(picture)
 
     def _draw(self) -> np.ndarray[Any, Any]:
         picture = self._env.render()

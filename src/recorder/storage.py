@@ -87,7 +87,7 @@ class EpisodeWriter:
         self.totals = Totals()
         self._is_whole = True
         self._process = os.getpid()
-        self._handed_over_at = clock()
+        self._handed_over_at = self._appended_at = clock()
         self._are_transitions = row_validator("transitions")
         self._are_frames = row_validator("frames")
         self._documents: dict[str, Row] = {}
@@ -112,8 +112,16 @@ class EpisodeWriter:
         """Append a decision, its raw frames and its reward; they are the writer's from now on."""
         batch = self._batch
         batch.append((transition, frames, reward))
-        if len(batch) >= self._batch_limit or self._clock() - self._handed_over_at >= BATCH_S:
+        now = self._clock()
+        since_last, self._appended_at = now - self._appended_at, now
+        if len(batch) >= self._batch_limit or now - self._handed_over_at >= BATCH_S:
+            # The pictures of the latest decision may still be hashed elsewhere. It waits for the next one rather
+            # than have everything wait for it, unless decisions are slow.
+            is_waiting = frames.is_pending and since_last < BATCH_S and len(batch) > 1
+            latest = batch.pop() if is_waiting else None
             self.hand_over()
+            if latest is not None:
+                self._batch.append(latest)
 
     def hand_over(self) -> None:
         """Validate what is held back and hand it to the operating system: raw frames first, then transitions.

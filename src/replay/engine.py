@@ -118,6 +118,9 @@ class Replay:
         self._are_arrays_sound = True
         self._ended = (False, False)
         self._stepper: Stepper | None = None
+        self._behind: DecisionFrames | None = None
+        self._line_sink: LineSink | None = None
+        self._is_falling_behind = False
         self._reached_limit: LimitReason | None = None
 
     def run(
@@ -133,11 +136,13 @@ class Replay:
         Returns:
             The verdict, also as `self.verdict`.
         """
+        self._line_sink = line_sink
+        # A decision's pictures are hashed while the next one is stepped, but no picture is shown too early.
+        self._is_falling_behind = frame_sink is None
         try:
             stepper = self._stepper = self._open_stepper(frame_sink)
             can_step = self._compare_environment() and self._replay_reset(stepper)
-            is_through = can_step and self._replay_decisions(stepper, line_sink, decisions)
-            self.verdict.decisions, self.verdict.raw_frames = stepper.decisions, stepper.raw_frames
+            is_through = can_step and self._replay_decisions(stepper, decisions)
             if decisions is None:
                 self._evidence.judge_files()
                 # Of a replay that stopped early the totals say nothing.
@@ -237,11 +242,12 @@ class Replay:
             self._check_arrays()
         return is_same
 
-    def _replay_decisions(self, stepper: Stepper, line_sink: LineSink | None, decisions: int | None) -> bool:
+    def _replay_decisions(self, stepper: Stepper, decisions: int | None) -> bool:
         """Step and compare; say whether it went through to the end of the record without a difference."""
         evidence = self._evidence
         for line in evidence.transitions:
             if stepper.decisions == decisions:
+                self._catch_up()
                 return False
             if not line.endswith(b"\n"):
                 evidence.note_torn_tail(evidence.transitions, line)
@@ -259,12 +265,13 @@ class Replay:
                 return False
             is_equal = encode_line(stepper.transition) == line
             is_same = is_equal or self._compare_line(_place_of(stepper, -1), line, stepper.transition)
-            if not self._replay_frames(stepper.frames, line_sink) or not is_same:
+            self._behind = stepper.frames
+            if not (is_same and self._is_falling_behind) and not (self._catch_up() and is_same):
                 return False
             if is_equal:
                 self._check_arrays()
         self._reached_limit = stepper.reached_limit
-        return self._judge_surplus_frames(stepper)
+        return self._catch_up() and self._judge_surplus_frames(stepper)
 
     def _step(self, stepper: Stepper, action: Any, prediction: Row | None) -> bool:
         self._fresh_arrays.forget()
@@ -272,7 +279,10 @@ class Replay:
             _, reward, terminated, truncated, _ = stepper.step(action, prediction)
         except Exception as error:  # noqa: BLE001 - whatever the environment raises is what the replay gave
             _raise_if_ours(error)
-            return self._keep_exception(_place_of(stepper), error)
+            return self._catch_up() and self._keep_exception(_place_of(stepper), error)
+        if not self._catch_up():
+            return False
+        self.verdict.decisions, self.verdict.raw_frames = stepper.decisions, stepper.raw_frames
         self._ended = (terminated, truncated)
         self.verdict.total_reward += float(reward)
         self.verdict.count_decision(stepper.transition)
@@ -305,10 +315,15 @@ class Replay:
             raise DamagedError(message) from error
         return prediction if isinstance(prediction, dict) else None, action
 
-    def _replay_frames(self, frames: DecisionFrames, line_sink: LineSink | None) -> bool:
+    def _catch_up(self) -> bool:
+        """Compare the raw frames that were left for later, if any; say whether they are the same."""
+        frames, self._behind = self._behind, None
+        return frames is None or self._replay_frames(frames)
+
+    def _replay_frames(self, frames: DecisionFrames) -> bool:
         fresh = frames.block()
-        if line_sink is not None:
-            line_sink(fresh)
+        if self._line_sink is not None:
+            self._line_sink(fresh)
         if not self._has_frames:
             return True
         is_same = self._evidence.frames.skip(fresh, len(frames))
@@ -452,11 +467,12 @@ class Replay:
 
 
 class _FreshArrays:
-    """Digests of the arrays that a replay makes; keeps only the latest, for comparing elements."""
+    """Digests of the arrays that a replay makes; keeps only those of the last two decisions, for comparing elements."""
 
     def __init__(self) -> None:
         self.length_bytes = 0
         self._latest: dict[int, tuple[Row, bytes]] = {}
+        self._before: dict[int, tuple[Row, bytes]] = {}
 
     def put(self, data: bytes) -> Row:
         entry = {"file": ARRAYS, "offset": self.length_bytes, "sha256": hashlib.sha256(data).hexdigest()}
@@ -465,16 +481,16 @@ class _FreshArrays:
         return entry
 
     def get(self, entry: Row, length_bytes: int) -> bytes:
-        return self._latest[entry["offset"]][1][:length_bytes]
+        offset = entry["offset"]
+        return (self._latest.get(offset) or self._before[offset])[1][:length_bytes]
 
     def latest(self) -> list[tuple[Row, bytes]]:
         """The arrays of the last decision, each as a line refers to it and its bytes."""
         return list(self._latest.values())
 
     def forget(self) -> None:
-        """Drop the arrays of the last decision."""
-        if self._latest:
-            self._latest.clear()
+        """Drop the arrays of the decision before the last, whose raw frames are compared by now."""
+        self._before, self._latest = self._latest, {}
 
 
 def _guard(sink: FrameSink) -> FrameSink:
