@@ -36,7 +36,7 @@ LEAST_SLOTS = 8
 MOST_SLOTS = 256
 
 # Waking a process that sleeps takes 8 us, as long as everything else that is left to do for a picture.
-TOLD_TOGETHER = 4
+TOLD_TOGETHER = 8
 
 DIGEST_BYTES = 32
 

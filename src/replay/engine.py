@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 _ACTION_KEY = b'"action":'
 _UNPREDICTED_ACTION = b'"prediction":null,"action":'
 _REWARD_KEY = b',"reward":'
+
+# The raw frames of so many decisions may wait for the hasher of their pictures.
+BEHIND_DECISIONS = 4
 
 # More digits than a seed of 64 bits has.
 SEED_DIGITS = 21
@@ -118,9 +122,9 @@ class Replay:
         self._are_arrays_sound = True
         self._ended = (False, False)
         self._stepper: Stepper | None = None
-        self._behind: DecisionFrames | None = None
+        self._behind: deque[tuple[DecisionFrames, tuple[int, int, float]]] = deque()
         self._line_sink: LineSink | None = None
-        self._is_falling_behind = False
+        self._may_be_behind = 0
         self._reached_limit: LimitReason | None = None
 
     def run(
@@ -137,8 +141,8 @@ class Replay:
             The verdict, also as `self.verdict`.
         """
         self._line_sink = line_sink
-        # A decision's pictures are hashed while the next one is stepped, but no picture is shown too early.
-        self._is_falling_behind = frame_sink is None
+        # Pictures are hashed while later decisions are stepped; but none is shown beyond the first divergence.
+        self._may_be_behind = BEHIND_DECISIONS if frame_sink is None else 0
         try:
             stepper = self._stepper = self._open_stepper(frame_sink)
             can_step = self._compare_environment() and self._replay_reset(stepper)
@@ -263,15 +267,22 @@ class Replay:
             if not self._step(stepper, action, prediction):
                 evidence.read_row("transition", evidence.transitions, line)  # a fault, if the action is none
                 return False
-            is_equal = encode_line(stepper.transition) == line
-            is_same = is_equal or self._compare_line(_place_of(stepper, -1), line, stepper.transition)
-            self._behind = stepper.frames
-            if not (is_same and self._is_falling_behind) and not (self._catch_up() and is_same):
+            if not self._compare_decision(stepper, line):
                 return False
-            if is_equal:
-                self._check_arrays()
         self._reached_limit = stepper.reached_limit
         return self._catch_up() and self._judge_surplus_frames(stepper)
+
+    def _compare_decision(self, stepper: Stepper, line: bytes) -> bool:
+        is_equal = encode_line(stepper.transition) == line
+        if not is_equal and not self._catch_up():  # what differs in an earlier decision goes before
+            return False
+        is_same = is_equal or self._compare_line(_place_of(stepper, -1), line, stepper.transition)
+        self._behind.append((stepper.frames, self.verdict.reached))
+        if not self._catch_up(self._may_be_behind if is_same else 0) or not is_same:
+            return False
+        if is_equal:
+            self._check_arrays()
+        return True
 
     def _step(self, stepper: Stepper, action: Any, prediction: Row | None) -> bool:
         self._fresh_arrays.forget()
@@ -280,8 +291,6 @@ class Replay:
         except Exception as error:  # noqa: BLE001 - whatever the environment raises is what the replay gave
             _raise_if_ours(error)
             return self._catch_up() and self._keep_exception(_place_of(stepper), error)
-        if not self._catch_up():
-            return False
         self.verdict.decisions, self.verdict.raw_frames = stepper.decisions, stepper.raw_frames
         self._ended = (terminated, truncated)
         self.verdict.total_reward += float(reward)
@@ -315,10 +324,18 @@ class Replay:
             raise DamagedError(message) from error
         return prediction if isinstance(prediction, dict) else None, action
 
-    def _catch_up(self) -> bool:
-        """Compare the raw frames that were left for later, if any; say whether they are the same."""
-        frames, self._behind = self._behind, None
-        return frames is None or self._replay_frames(frames)
+    def _catch_up(self, may_be_behind: int = 0) -> bool:
+        """Compare raw frames that were left for later, all but those of so many decisions; say if they are the same.
+
+        Where they are not, the replay ended with their decision.
+        """
+        while len(self._behind) > may_be_behind:
+            frames, reached = self._behind.popleft()
+            if not self._replay_frames(frames):
+                self.verdict.reached = reached
+                self._behind.clear()
+                return False
+        return True
 
     def _replay_frames(self, frames: DecisionFrames) -> bool:
         fresh = frames.block()
@@ -467,12 +484,12 @@ class Replay:
 
 
 class _FreshArrays:
-    """Digests of the arrays that a replay makes; keeps only those of the last two decisions, for comparing elements."""
+    """Digests of the arrays that a replay makes; keeps only those of a few decisions, for comparing elements."""
 
     def __init__(self) -> None:
         self.length_bytes = 0
         self._latest: dict[int, tuple[Row, bytes]] = {}
-        self._before: dict[int, tuple[Row, bytes]] = {}
+        self._before: deque[dict[int, tuple[Row, bytes]]] = deque(maxlen=BEHIND_DECISIONS)
 
     def put(self, data: bytes) -> Row:
         entry = {"file": ARRAYS, "offset": self.length_bytes, "sha256": hashlib.sha256(data).hexdigest()}
@@ -482,15 +499,18 @@ class _FreshArrays:
 
     def get(self, entry: Row, length_bytes: int) -> bytes:
         offset = entry["offset"]
-        return (self._latest.get(offset) or self._before[offset])[1][:length_bytes]
+        held = next(arrays for arrays in (self._latest, *self._before) if offset in arrays)
+        return held[offset][1][:length_bytes]
 
     def latest(self) -> list[tuple[Row, bytes]]:
         """The arrays of the last decision, each as a line refers to it and its bytes."""
         return list(self._latest.values())
 
     def forget(self) -> None:
-        """Drop the arrays of the decision before the last, whose raw frames are compared by now."""
-        self._before, self._latest = self._latest, {}
+        """Drop the arrays of a decision whose raw frames are compared by now."""
+        if self._latest or self._before:
+            self._before.append(self._latest)
+            self._latest = {}
 
 
 def _guard(sink: FrameSink) -> FrameSink:

@@ -69,6 +69,15 @@ class Verdict:
         return "verified" if self.is_complete else "verified prefix"
 
     @property
+    def reached(self) -> tuple[int, int, float]:
+        """How far the replay came: decisions, raw frames, sum of rewards."""
+        return self.decisions, self.raw_frames, self.total_reward
+
+    @reached.setter
+    def reached(self, reached: tuple[int, int, float]) -> None:
+        self.decisions, self.raw_frames, self.total_reward = reached
+
+    @property
     def exit_code(self) -> int:
         """The exit code that the command line returns."""
         return EXIT_CODES[self.name]
