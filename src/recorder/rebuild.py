@@ -51,7 +51,7 @@ _UNASKED_WRAPPERS = frozenset(gymnasium.wrappers.__all__) - {*WRITING_WRAPPERS, 
 EXTRA_OF_MODULE = {"Box2D": "box2d", "pygame": "render", "ale_py": "atari"}
 
 # Wrappers of our own that are part of an environment.
-_OWN_WRAPPERS = frozenset({("recorder.holding", "HoldAction"), ("recorder.pong", "ObserveObjects")})
+_OWN_WRAPPERS = frozenset({("recorder.holding", "HoldAction"), ("recorder.pong_objects", "ObserveObjects")})
 
 _SPEC_FIELDS = (
     "id",

@@ -31,7 +31,10 @@ SUMMARY = "summary.json"
 # The files whose bytes the summary answers for.
 RECORD_FILES = (MANIFEST, RESET, TRANSITIONS, FRAMES, ARRAYS)
 
-SCHEMA_NAMES = ("value", "manifest", "reset", "transition", "frame", "summary")
+SCHEMA_NAMES = (
+    *("value", "manifest", "reset", "transition", "frame", "summary"),
+    *(f"pong-play-v1.{name}" for name in ("manifest", "transition", "frame", "summary")),
+)
 
 # The longest text of a value that an error quotes.
 QUOTE_LIMIT = 120
