@@ -34,7 +34,7 @@ from recorder.errors import MissingExtraError
 from recorder.games import GameSettings, make_game
 from recorder.pong import Tracker, ram_boxes
 from recorder.pong_policies import make_pong_policy
-from replay.engine import replay_episode
+from replay.opening import replay_episode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -548,7 +548,7 @@ def test_a_wrapper_that_writes_files_is_refused_at_both_ends(run_folder, tmp_pat
 
     from recorder import RecordEpisode
     from recorder.errors import NotRebuildableError, UntrustedCodeError
-    from replay.engine import replay_episode
+    from replay.opening import replay_episode
 
     class RecordVideo(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         """Stands for Gymnasium's, which needs a package of its own."""
@@ -590,7 +590,7 @@ os.wait()
 @pytest.mark.parametrize("factory", ["recorder.envs:register", "gymnasium.wrappers:TimeLimit", "gymnasium:register"])
 def test_a_factory_runs_only_if_it_was_allowed_even_one_of_our_own(run_folder, factory):
     from recorder.errors import UntrustedCodeError
-    from replay.engine import replay_episode
+    from replay.opening import replay_episode
 
     manifest = json.loads((run_folder / "episode-0000" / "manifest.json").read_bytes())
     kwargs = {"dict": {"id": "Nice-v1", "entry_point": "subprocess:Popen"}}

@@ -33,7 +33,7 @@ from recorder.records import (
     schema_folder,
     validate_row,
 )
-from replay.engine import replay_episode
+from replay.opening import replay_episode
 
 VERIFIED, DIVERGED, DAMAGED, REFUSED = 0, 1, 3, 4
 

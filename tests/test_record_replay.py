@@ -39,7 +39,7 @@ from recorder.errors import (
     UsageError,
 )
 from recorder.wrappers import derive_seed
-from replay.engine import replay_episode
+from replay.opening import replay_episode
 
 RECORDS = ("reset.json", "transitions.jsonl", "frames.jsonl", "arrays.bin")
 GYMNASIUM_IDS = (
@@ -163,7 +163,7 @@ REPLAYING = """
 import sys
 sys.path[:0] = {paths!r}
 from pathlib import Path
-from replay.engine import replay_episode
+from replay.opening import replay_episode
 for folder in sorted(Path({out!r}).glob("*/episode-*")):
     verdict = replay_episode(folder, trust=["environments"])
     assert verdict.exit_code == 0, verdict.to_json()

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from io import FileIO
     from typing import BinaryIO
 
+    from recorder.records import JsonValue
+
 CHUNK_BYTES = 1 << 20
 
 # Longer than any honest line (arrays of more than 256 elements are kept aside), short enough to hold in memory.
@@ -35,24 +37,29 @@ class EpisodeReader:
         self.folder = folder
         require_episode(folder)
 
-    def read_document(self, name: str) -> Row:
+    def read_kind(self) -> str | None:
+        """The `kind` that the manifest states, or None.
+
+        Raises:
+            DamagedError: The manifest is missing or is not strict JSON.
+        """
+        manifest = self._read_json(MANIFEST)
+        kind = manifest.get("kind") if isinstance(manifest, dict) else None
+        return kind if isinstance(kind, str) else None
+
+    def read_document(self, name: str, *, schema: str | None = None) -> Row:
         """A whole-file record, strict and valid under its schema; its digest is not checked here.
 
         Args:
             name: `MANIFEST`, `RESET` or `SUMMARY`.
+            schema: Its schema, where the file name does not say it.
 
         Raises:
             CannotRunError: It is of a newer format.
             DamagedError: It is missing, is not strict JSON or breaks its schema.
         """
         path = self.folder / name
-        if not path.is_file():
-            message = f"{path} is missing"
-            raise DamagedError(message)
-        if path.stat().st_size > LINE_LIMIT_BYTES:
-            message = f"{path} is longer than {LINE_LIMIT_BYTES} bytes, which no honest one is"
-            raise DamagedError(message)
-        document = read_strict_json(path.read_bytes(), where=str(path))
+        document = self._read_json(name)
         version = document.get("format_version") if isinstance(document, dict) else None
         if type(version) is int and version > FORMAT_VERSION:
             message = (
@@ -60,9 +67,19 @@ class EpisodeReader:
                 "install a newer replay-recorder"
             )
             raise CannotRunError(message)
-        validate_row(name.partition(".")[0], document, where=str(path))
+        validate_row(schema or name.partition(".")[0], document, where=str(path))
         row: Row = document
         return row
+
+    def _read_json(self, name: str) -> JsonValue:
+        path = self.folder / name
+        if not path.is_file():
+            message = f"{path} is missing"
+            raise DamagedError(message)
+        if path.stat().st_size > LINE_LIMIT_BYTES:
+            message = f"{path} is longer than {LINE_LIMIT_BYTES} bytes, which no honest one is"
+            raise DamagedError(message)
+        return read_strict_json(path.read_bytes(), where=str(path))
 
     def has(self, name: str) -> bool:
         """Whether the episode has this file."""

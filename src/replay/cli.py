@@ -18,8 +18,8 @@ from recorder.policies import import_from_here
 from recorder.reading import require_episode
 from recorder.records import FRAMES
 from recorder.storage import require_new_folder, require_outside_episodes
-from replay.engine import Replay
-from replay.inspection import find_episode, inspect_decision, picture_mode, render_strip
+from replay.inspection import find_episode, inspect_decision, render_strip
+from replay.opening import AnyReplay, open_replay
 from replay.report import describe_verdict, show_inspection, write_report
 from replay.video import VideoWriter, require_ffmpeg
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from recorder.records import Row
-    from replay.verdict import Verdict
 
 VERIFICATION = "verification.json"
 VIDEO = "replay.mp4"
@@ -84,7 +83,7 @@ def _replay(parsed: argparse.Namespace) -> int:
     out = _choose_out(folder, parsed.out)
     if parsed.trust:
         import_from_here()
-    replay = Replay(folder, trust=parsed.trust, allow_other_versions=parsed.allow_other_versions)
+    replay = open_replay(folder, trust=parsed.trust, allow_other_versions=parsed.allow_other_versions)
     if parsed.video:
         require_ffmpeg()
         _require_pictures(replay)
@@ -96,13 +95,12 @@ def _replay(parsed: argparse.Namespace) -> int:
         raise
 
 
-def _write_results(parsed: argparse.Namespace, replay: Replay, out: Path) -> int:
-    manifest = replay.manifest
-    rate_hz = manifest["clocks"]["raw_frame_hz"]
+def _write_results(parsed: argparse.Namespace, replay: AnyReplay, out: Path) -> int:
+    rate_hz = replay.rate_hz
     written: Row = {"reconstructed_frames": str(out / FRAMES)}
     video: VideoWriter | None = None
     with (out / FRAMES).open("xb") as frames:
-        if parsed.video and picture_mode(manifest) is None:
+        if parsed.video and replay.is_drawing:
             with VideoWriter(out / VIDEO, rate_hz) as video:
                 verdict = replay.run(frame_sink=video.append, line_sink=frames.write)
         else:
@@ -113,20 +111,21 @@ def _write_results(parsed: argparse.Namespace, replay: Replay, out: Path) -> int
         written |= {"video": str(video.path), "video_frames": video.pictures, "video_hz": video.rate_hz}
     elif video is not None:
         verdict.notes.append("no video was written: the replay ended before a picture was drawn")
+    written |= replay.facts
     write_report(verdict, out / VERIFICATION, written)
-    _show(verdict, manifest, out, written, is_json=parsed.json)
+    _show(replay, out, written, is_json=parsed.json)
     return verdict.exit_code
 
 
 def _render_again(parsed: argparse.Namespace, path: Path, rate_hz: float | None) -> VideoWriter:
     """Run once more, only to draw: the verdict never depends on the pictures of an episode recorded without."""
-    replay = Replay(parsed.episode, trust=parsed.trust, allow_other_versions=True, render_mode="rgb_array")
+    replay = open_replay(parsed.episode, trust=parsed.trust, allow_other_versions=True, render_mode="rgb_array")
     with VideoWriter(path, rate_hz) as video:
         replay.run(frame_sink=video.append)
     return video
 
 
-def _require_pictures(replay: Replay) -> None:
+def _require_pictures(replay: AnyReplay) -> None:
     modes = replay.env.metadata.get("render_modes", [])
     if "rgb_array" not in modes:
         replay.env.close()
@@ -153,13 +152,12 @@ def _choose_out(folder: Path, asked: Path | None) -> Path:
     return out
 
 
-def _show(verdict: Verdict, manifest: Row, out: Path, written: Row, *, is_json: bool) -> None:
+def _show(replay: AnyReplay, out: Path, written: Row, *, is_json: bool) -> None:
+    verdict = replay.verdict
     if is_json:
         sys.stdout.write(orjson.dumps({**verdict.to_json(), **written, "out": str(out)}).decode() + "\n")
         return
-    environment = manifest["environment"]
-    name = environment["id"] or environment["factory"]["entry_point"]
-    sys.stdout.write(describe_verdict(verdict, environment=name, seed=manifest["reset"]["seed"]))
+    sys.stdout.write(describe_verdict(verdict, environment=replay.environment, seed=replay.seed))
     sys.stdout.write(f"  report: {out / VERIFICATION}\n")
     if "video" in written:
         pictures = f"{written['video_frames']} pictures at {written['video_hz']:g} Hz"

@@ -105,7 +105,7 @@ class Replay:
         self.verdict.differences = compare_fingerprint(self.manifest["fingerprint"])
         if self.verdict.is_under_other_versions and not allow_other_versions:
             self.env.close()
-            raise self._blame_damage(VersionError(_refuse_versions(self.verdict.differences)))
+            raise self._blame_damage(VersionError(refuse_versions(self.verdict.differences)))
         try:
             require_same_assets(self.manifest["environment"], self.env)
         except CannotRunError as error:
@@ -126,6 +126,33 @@ class Replay:
         self._line_sink: LineSink | None = None
         self._may_be_behind = 0
         self._reached_limit: LimitReason | None = None
+
+    @property
+    def environment(self) -> str:
+        """What is run, by name."""
+        described = self.manifest["environment"]
+        return str(described["id"] or described["factory"]["entry_point"])
+
+    @property
+    def seed(self) -> int:
+        """Of the reset."""
+        return int(self.manifest["reset"]["seed"])
+
+    @property
+    def rate_hz(self) -> float | None:
+        """Raw frames in a second of simulation time, if it is known."""
+        rate_hz: float | None = self.manifest["clocks"]["raw_frame_hz"]
+        return rate_hz
+
+    @property
+    def is_drawing(self) -> bool:
+        """Whether the environment draws pictures as it was recorded."""
+        return bool(self.manifest["environment"]["render_mode"] == "rgb_array")
+
+    @property
+    def facts(self) -> Row:
+        """What the report says beside the verdict."""
+        return {}
 
     def run(
         self, *, frame_sink: FrameSink | None = None, line_sink: LineSink | None = None, decisions: int | None = None
@@ -219,7 +246,7 @@ class Replay:
             is_hashing_rgb=channels["rgb"]["source"] is not None,
             info_keys=self.manifest["info_keys"],
             limits=self._limits,
-            frame_sink=None if frame_sink is None else _guard(frame_sink),
+            frame_sink=None if frame_sink is None else guard_sink(frame_sink),
         )
 
     def _replay_reset(self, stepper: Stepper) -> bool:
@@ -513,7 +540,7 @@ class _FreshArrays:
             self._latest = {}
 
 
-def _guard(sink: FrameSink) -> FrameSink:
+def guard_sink(sink: FrameSink) -> FrameSink:
     """A sink whose failures are not taken for the environment's."""
 
     def guarded(picture: np.ndarray[Any, Any]) -> None:
@@ -541,21 +568,8 @@ def _place_of(stepper: Stepper, offset: int = 0) -> Place:
     return Place("transition", stepper.decisions + offset)
 
 
-def replay_episode(
-    folder: Path | str,
-    *,
-    trust: Collection[str] = (),
-    allow_other_versions: bool = False,
-    frame_sink: FrameSink | None = None,
-    line_sink: LineSink | None = None,
-) -> Verdict:
-    """Replay an episode and return the verdict; see `Replay` for arguments and errors."""
-    return Replay(folder, trust=trust, allow_other_versions=allow_other_versions).run(
-        frame_sink=frame_sink, line_sink=line_sink
-    )
-
-
-def _refuse_versions(differences: list[Difference]) -> str:
+def refuse_versions(differences: list[Difference]) -> str:
+    """Why a replay does not run: the list, and the flag that allows it."""
     listed = ", ".join(str(difference) for difference in differences if difference.kind == "version")
     return (
         f"versions differ from the recording ({listed}): install the recorded ones, "

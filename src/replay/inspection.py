@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recorder.errors import DamagedError, DivergedError, UsageError
-from recorder.reading import EpisodeReader, digest_file, find_episodes, require_episode
+from recorder.pong import GAME
+from recorder.pong_play import KIND
+from recorder.pong_policies import RECORDED_NAMES
+from recorder.reading import EpisodeReader, LineStream, digest_file, find_episodes, require_episode
 from recorder.records import FRAMES, MANIFEST, SUMMARY, TRANSITIONS, Row, read_strict_json, validate_row
-from replay.engine import Replay
+from replay.opening import open_replay
 from replay.video import write_picture
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
+
+EXCHANGES = "model-exchanges.jsonl"
 
 # White columns between the pictures of a strip.
 GAP_PX = 4
@@ -29,30 +34,41 @@ class Inspection:
 
     Attributes:
         episode: Folder of the episode.
+        environment: What was run, by name.
         manifest: Its manifest.
+        seed: Of its reset.
         transition: The decision's row.
         frames: The rows of its raw frames.
         faults: What is wrong with the files that it was read from.
+        request: What was sent to a model for it, if that is known.
+        response: What the model answered.
+        input_origin: Where the request comes from, or why there is none.
     """
 
     episode: Path
+    environment: str
     manifest: Row
+    seed: int
     transition: Row
     frames: list[Row]
     faults: list[str]
+    request: Row | None = None
+    response: Row | None = None
+    input_origin: str | None = None
 
     def to_json(self) -> Row:
         """As `--json` shows it."""
-        environment = self.manifest["environment"]
+        asked = {"request": self.request, "response": self.response, "input_origin": self.input_origin}
         return {
             "kind": "inspection",
             "episode": str(self.episode),
-            "environment": environment["id"] or (environment["factory"] or {}).get("entry_point"),
-            "seed": self.manifest["reset"]["seed"],
+            "environment": self.environment,
+            "seed": self.seed,
             "policy": self.manifest["policy"],
             "transition": self.transition,
             "frames": self.frames,
             "faults": self.faults,
+            **(asked if self.input_origin is not None else {}),
         }
 
 
@@ -64,7 +80,55 @@ def inspect_decision(folder: Path, decision: int) -> Inspection:
         DamagedError: Its lines cannot be read, or another decision stands in its place.
     """
     reader = EpisodeReader(folder)
+    if reader.read_kind() == KIND:
+        return _inspect_historical(reader, decision)
     manifest = reader.read_document(MANIFEST)
+    transition = _read_transition(reader, decision, "transition")
+    frames = _read_frames(reader, decision, "frame")
+    faults = _find_faults(reader)
+    if len(frames) != transition["raw_frames"]:
+        faults.append(f"{folder / FRAMES} holds {len(frames)} of the decision's {transition['raw_frames']} raw frames")
+    environment = manifest["environment"]
+    name = str(environment["id"] or (environment["factory"] or {}).get("entry_point"))
+    return Inspection(folder, name, manifest, manifest["reset"]["seed"], transition, frames, faults)
+
+
+def _inspect_historical(reader: EpisodeReader, decision: int) -> Inspection:
+    folder = reader.folder
+    manifest = reader.read_document(MANIFEST, schema=f"{KIND}.manifest")
+    transition = _read_transition(reader, decision, f"{KIND}.transition")
+    frames = _read_frames(reader, decision, f"{KIND}.frame")
+    faults = []
+    if reader.has(FRAMES) and len(frames) != transition["raw_frames"]:
+        faults.append(f"{folder / FRAMES} holds {len(frames)} of the decision's {transition['raw_frames']} raw frames")
+    request, response, origin = find_exchange(folder, manifest, transition["prediction"])
+    return Inspection(folder, GAME, manifest, manifest["seed"], transition, frames, faults, request, response, origin)
+
+
+def find_exchange(folder: Path, manifest: Row, prediction: Row) -> tuple[Row | None, Row | None, str]:
+    """What was sent to a model for a historical decision: request, response, and where they come from.
+
+    The log lies beside the episode, or at the root of its suite.
+    """
+    if manifest["policy"] in RECORDED_NAMES.values():
+        return None, None, "local policy: nothing was sent"
+    number = prediction.get("exchange_id")
+    if number is None:
+        known = isinstance(manifest.get("question_program"), dict)
+        return None, None, "wording unavailable: only the question program is known" if known else "unavailable"
+    for place, origin in ((folder, "recorded-json-exchange"), (folder.parent, "recorded-json-exchange of the suite")):
+        log = place / EXCHANGES
+        if not log.is_file():
+            continue
+        for line in LineStream(log):
+            row = read_strict_json(line, where=str(log))
+            if isinstance(row, dict) and row.get("exchange_id") == number:
+                return row.get("request"), row.get("response"), origin
+    return None, None, f"recorded as exchange {number}, but no {EXCHANGES} holds it"
+
+
+def _read_transition(reader: EpisodeReader, decision: int, schema: str) -> Row:
+    folder = reader.folder
     transitions = reader.lines(TRANSITIONS)
     line = next(itertools.islice(transitions, decision, None), b"")
     where = f"{folder / TRANSITIONS} line {decision + 1}"
@@ -73,17 +137,14 @@ def inspect_decision(folder: Path, decision: int) -> Inspection:
         message = f"{folder} has no decision {decision}: it holds {held}"
         raise UsageError(message)
     transition = read_strict_json(line, where=where)
-    validate_row("transition", transition, where=where)
+    validate_row(schema, transition, where=where)
     if transition["decision"] != decision:
         message = (
             f"{where} holds decision {transition['decision']} where decision {decision} should be: lines are missing"
         )
         raise DamagedError(message)
-    frames = _read_frames(reader, decision)
-    faults = _find_faults(reader)
-    if len(frames) != transition["raw_frames"]:
-        faults.append(f"{folder / FRAMES} holds {len(frames)} of the decision's {transition['raw_frames']} raw frames")
-    return Inspection(folder, manifest, transition, frames, faults)
+    row: Row = transition
+    return row
 
 
 def _find_faults(reader: EpisodeReader) -> list[str]:
@@ -120,9 +181,8 @@ def render_strip(
         message = f"{image} exists already: choose another name or remove it"
         raise UsageError(message)
     pictures: deque[np.ndarray[Any, Any]] = deque(maxlen=inspection.transition["raw_frames"])
-    replay = Replay(
-        folder, trust=trust, allow_other_versions=allow_other_versions, render_mode=picture_mode(inspection.manifest)
-    )
+    render_mode = None if is_drawing(inspection.manifest) else "rgb_array"
+    replay = open_replay(folder, trust=trust, allow_other_versions=allow_other_versions, render_mode=render_mode)
     decision = inspection.transition["decision"]
     verdict = replay.run(frame_sink=lambda picture: pictures.append(picture.copy()), decisions=decision + 1)
     if verdict.mismatches or verdict.decisions != decision + 1:
@@ -133,9 +193,9 @@ def render_strip(
     write_picture(image, _join(list(pictures)))
 
 
-def picture_mode(manifest: Row) -> str | None:
-    """The render mode to build with for pictures: None if the recorded one gives them."""
-    return None if manifest["environment"]["render_mode"] == "rgb_array" else "rgb_array"
+def is_drawing(manifest: Row) -> bool:
+    """Whether the environment draws pictures as it was recorded."""
+    return bool(manifest["kind"] == KIND or manifest["environment"]["render_mode"] == "rgb_array")
 
 
 def find_episode(folder: Path) -> Path:
@@ -152,19 +212,22 @@ def find_episode(folder: Path) -> Path:
     return max(episodes, key=lambda path: ((path / MANIFEST).stat().st_mtime_ns, str(path)))
 
 
-def _read_frames(reader: EpisodeReader, decision: int) -> list[Row]:
+def _read_frames(reader: EpisodeReader, decision: int, schema: str) -> list[Row]:
     frames: list[Row] = []
     for number, line in enumerate(reader.lines(FRAMES)):
         if not line.endswith(b"\n"):
             break
         # A line's decision stands first; parsing only the wanted lines keeps long episodes quick.
-        if line.startswith(b'{"decision":') and not line.startswith(b'{"decision":%d,' % decision):
+        is_other = line.startswith((b'{"decision":', b'{"decision": ')) and not line.startswith(
+            (b'{"decision":%d,' % decision, b'{"decision": %d,' % decision)
+        )
+        if is_other:
             if frames:
                 break
             continue
         where = f"{reader.folder / FRAMES} line {number + 1}"
         frame = read_strict_json(line, where=where)
-        validate_row("frame", frame, where=where)
+        validate_row(schema, frame, where=where)
         if frame["decision"] == decision:
             frames.append(frame)
     return frames

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from recorder.command import printable
 from recorder.encoding import decode_value
+from recorder.pong import SCHEMA_VERSION as OBJECTS_VERSION
 from replay.divergence import VALUE_LIMIT
 
 if TYPE_CHECKING:
@@ -47,25 +48,30 @@ def describe_verdict(verdict: Verdict, *, environment: str, seed: int) -> str:
 def show_inspection(inspection: Inspection, console: Console) -> None:
     """One decision as tables: what was seen, what was asked, what came of it, raw frame by raw frame."""
     row = inspection.transition
-    environment = inspection.manifest["environment"]
-    name = environment["id"] or environment["factory"]["entry_point"]
-    console.print(
-        Text(
-            f"decision {row['decision']} of {inspection.episode} ({name}, seed {inspection.manifest['reset']['seed']})"
-        ),
-        style="bold",
-    )
+    about = f"({inspection.environment}, seed {inspection.seed})"
+    console.print(Text(f"decision {row['decision']} of {inspection.episode} {about}"), style="bold")
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
-    for field in ("observation", "action", "reward", "next_observation"):
-        facts.add_row(_label(field), Text(show_value(row[field])))
+    for field in ("observation", "action", "reward", "rewards", "next_observation"):
+        if field == "rewards" and "reward" in row:
+            continue
+        if field in row:
+            objects = _find_objects(row[field])
+            shown = show_value(row[field]) if objects is None else "\n".join(map(_show_object, objects))
+            facts.add_row(_label(field), Text(shown))
     facts.add_row("ended", Text(_show_end(row)))
     if row["prediction"] is not None:
         facts.add_row("prediction", Text(orjson.dumps(row["prediction"]).decode()))
-    for key, value in row["info"].items():
+    for key, value in row.get("info", {}).items():
         facts.add_row(f"info {key}", Text(show_value(value)))
-    facts.add_row("RAM digest", Text(row["ram_sha256"] or _reason(inspection.manifest, "ram")))
+    if "ram_sha256" in row:
+        facts.add_row("RAM digest", Text(row["ram_sha256"] or _reason(inspection.manifest, "ram")))
+    if inspection.input_origin is not None:
+        facts.add_row("model", Text(inspection.input_origin))
+    for name in ("request", "response"):
+        if getattr(inspection, name) is not None:
+            facts.add_row(name, Text(show_value(getattr(inspection, name))))
     console.print(facts)
     console.print(_frame_table(inspection))
 
@@ -92,6 +98,25 @@ def show_value(spelled: JsonValue) -> str:
             return "(" + ", ".join(map(show_value, content)) + ")"
     text = orjson.dumps(spelled).decode()
     return text if len(text) <= VALUE_LIMIT else f"{text[:VALUE_LIMIT]}... ({len(text)} characters)"
+
+
+def _find_objects(spelled: JsonValue) -> list[Row] | None:
+    """The objects of an object observation, however it is spelled; None if it is another value."""
+    if not isinstance(spelled, dict):
+        return None
+    inner = spelled.get("dict", spelled)
+    if not isinstance(inner, dict) or inner.get("schema_version") != OBJECTS_VERSION:
+        return None
+    return [item.get("dict", item) for item in inner["objects"]]
+
+
+def _show_object(thing: Row) -> str:
+    if not thing["present"]:
+        return f"{thing['id']:<8}  not seen"
+    x, y, width, height = thing["bbox"]
+    velocity = thing["velocity"]
+    moving = "" if velocity is None else f", by {velocity[0]:+g}, {velocity[1]:+g} a frame"
+    return f"{thing['id']:<8}  x {x}, y {y}, {width} x {height} px{moving}"
 
 
 def _count(number: int, channel: str) -> str:
@@ -121,7 +146,7 @@ def _frame_table(inspection: Inspection) -> Table:
     for heading in ("reward", "ended", "RAM bytes", "RAM SHA-256", "RGB SHA-256"):
         table.add_column(heading)
     for frame in inspection.frames:
-        length_bytes, digest = _describe_ram(frame["ram"])
+        length_bytes, digest = _describe_ram(bytes(frame["ram_bytes"]).hex() if "ram_bytes" in frame else frame["ram"])
         table.add_row(
             str(frame["raw_frame"]),
             Text(show_value(frame["reward"]) if frame["reward"] is not None else "-"),
