@@ -4,12 +4,12 @@ import gzip
 import hashlib
 import io
 import json
-import os
+import shutil
 import tarfile
 
 import pytest
 
-from recorder.archive import find_newest_manifest, pack_archive, restore_archive
+from recorder.archive import find_manifests, pack_archive, restore_archive, restore_archives
 from recorder.errors import DamagedError, UsageError
 
 
@@ -154,16 +154,31 @@ def test_a_missing_archive_names_the_next_step(manifest, tmp_path):
         restore_archive(manifest, tmp_path / "restored")
 
 
-def test_the_newest_archive_is_found(manifest, tmp_path):
-    older = tmp_path / "older.manifest.json"
-    older.write_bytes(b"{}")
-    os.utime(older, (1, 1))
-    assert find_newest_manifest(tmp_path) == manifest
+def test_archives_are_restored_side_by_side_and_only_if_all_are_sound(manifest, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "note.txt").write_bytes(b"a note")
+    second = pack_archive(other, tmp_path / "other.tar.gz")
+    assert find_manifests(tmp_path) == [manifest, second]
+    documents = restore_archives([manifest, second], tmp_path / "restored")
+    assert [document["archive"] for document in documents] == ["evidence.tar.gz", "other.tar.gz"]
+    assert (tmp_path / "restored" / "other" / "note.txt").read_bytes() == b"a note"
+    assert (tmp_path / "restored" / "evidence").is_dir()
+    archive = tmp_path / "other.tar.gz"
+    archive.write_bytes(archive.read_bytes()[:-1] + b"x")
+    with pytest.raises(DamagedError, match=r"other\.tar\.gz has SHA-256"):
+        restore_archives([manifest, second], tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_archives_that_hold_the_same_folder_are_refused_together(manifest, tmp_path):
+    with pytest.raises(UsageError, match="restore them apart"):
+        restore_archives([manifest, shutil.copy(manifest, tmp_path / "copy.manifest.json")], tmp_path / "restored")
 
 
 def test_a_folder_without_archives_says_so(tmp_path):
     with pytest.raises(UsageError, match="--manifest"):
-        find_newest_manifest(tmp_path)
+        find_manifests(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["NOTES.TXT", "with:colon", "trailing."])

@@ -24,7 +24,7 @@ from recorder.records import Row, encode_document, read_strict_json
 from recorder.storage import require_new_folder, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import BinaryIO
 
 KIND = "experiment-archive-v1"
@@ -99,54 +99,75 @@ def _write_members(target: Path, members: list[tuple[str, Path]]) -> list[Row]:
 
 
 def restore_archive(manifest: Path, out: Path) -> Row:
-    """Verify an archive and extract it.
+    """Verify an archive and extract it; see `restore_archives`. Returns the manifest's content."""
+    return restore_archives([manifest], out)[0]
+
+
+def restore_archives(manifests: Sequence[Path], out: Path) -> list[Row]:
+    """Verify archives, all of them, and then extract them side by side.
 
     Args:
-        manifest: The archive's manifest; the archive lies beside it.
+        manifests: Their manifests; each archive lies beside its own.
         out: Destination folder; must not exist.
 
     Returns:
-        The manifest's content.
+        The manifests' contents.
 
     Raises:
-        UsageError: The destination exists, or the manifest or archive is not there.
-        DamagedError: Anything is not as the manifest says; nothing was written then.
+        UsageError: The destination exists, or a manifest or archive is not there.
+        DamagedError: Anything is not as a manifest says; nothing was written then.
     """
     require_new_folder(out)
-    document = _read_manifest(manifest)
-    archive = manifest.parent / document["archive"]
-    if not archive.is_file():
-        message = f"{archive} is not there, though {manifest} names it: fetch it (perhaps with `git lfs pull`)"
-        raise UsageError(message)
-    # Opened once: the bytes that are verified are the bytes that are extracted.
-    with archive.open("rb") as stream:
-        _verify_whole(stream, archive, document["sha256"])
-        for _ in _verified_members(stream, archive, document, None):
-            pass
+    documents = [_read_manifest(manifest) for manifest in manifests]
+    _refuse_shared_paths(documents)
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for manifest, document in zip(manifests, documents, strict=True):
+            archive = manifest.parent / document["archive"]
+            if not archive.is_file():
+                message = f"{archive} is not there, though {manifest} names it: fetch it (perhaps with `git lfs pull`)"
+                raise UsageError(message)
+            # Opened once: the bytes that are verified are the bytes that are extracted.
+            stream = stack.enter_context(archive.open("rb"))
+            _verify_whole(stream, archive, document["sha256"])
+            for _ in _verified_members(stream, archive, document, None):
+                pass
+            opened.append((stream, archive, document))
         out.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
         try:
-            for _ in _verified_members(stream, archive, document, temporary):
-                pass
+            for stream, archive, document in opened:
+                for _ in _verified_members(stream, archive, document, temporary):
+                    pass
             temporary.chmod(0o755)
             temporary.rename(out)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-    return document
+    return documents
 
 
-def find_newest_manifest(folder: Path) -> Path:
-    """The manifest of the newest archive of a folder.
+def find_manifests(folder: Path) -> list[Path]:
+    """The manifests of all archives of a folder, by name.
 
     Raises:
         UsageError: There is none.
     """
-    found = sorted(folder.glob(f"*{MANIFEST_SUFFIX}"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    found = sorted(folder.glob(f"*{MANIFEST_SUFFIX}"))
     if not found:
         message = f"{folder} holds no archive: name one with --manifest FILE{MANIFEST_SUFFIX}"
         raise UsageError(message)
-    return found[-1]
+    return found
+
+
+def _refuse_shared_paths(documents: Sequence[Row]) -> None:
+    """Two archives must not write to one place, nor one's file be another's folder."""
+    tops: dict[str, Row] = {}
+    for document in documents:
+        for top in {entry["path"].partition("/")[0].casefold() for entry in document["files"]}:
+            if tops.setdefault(top, document) is not document:
+                message = f"{tops[top]['archive']} and {document['archive']} both hold {top!r}: restore them apart"
+                raise UsageError(message)
 
 
 def _manifest_path(archive: Path) -> Path:

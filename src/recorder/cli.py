@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recorder.archive import find_newest_manifest, restore_archive
-from recorder.command import run_command, say
+from recorder.archive import find_manifests, restore_archives
+from recorder.command import run_command
 from recorder.playing import add_play, run_play
 
 if TYPE_CHECKING:
@@ -36,7 +36,11 @@ def restore_main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="destination; must not exist")
     parser.add_argument(
-        "--manifest", type=Path, metavar="FILE", help="the archive's manifest (default: the newest in experiments/)"
+        "--manifest",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="an archive's manifest; may be repeated (default: every archive in experiments/)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parsed = parser.parse_args(arguments)
@@ -44,18 +48,24 @@ def restore_main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _restore(parsed: argparse.Namespace) -> int:
-    manifest = parsed.manifest
-    if manifest is None:
-        manifest = find_newest_manifest(Path("experiments"))
-        say(f"archive: {manifest} (the newest; name another with --manifest)")
-    document = restore_archive(manifest, parsed.out)
-    result = {"out": str(parsed.out), "files": document["file_count"], "bytes": document["uncompressed_bytes"]}
+    manifests = parsed.manifest or find_manifests(Path("experiments"))
+    documents = restore_archives(manifests, parsed.out)
+    restored = [
+        {
+            "archive": document["archive"],
+            "sha256": document["sha256"],
+            "files": document["file_count"],
+            "bytes": document["uncompressed_bytes"],
+        }
+        for document in documents
+    ]
     if parsed.json:
-        sys.stdout.write(json.dumps({"verdict": "verified", **result, "sha256": document["sha256"]}) + "\n")
-    else:
+        sys.stdout.write(json.dumps({"verdict": "verified", "out": str(parsed.out), "archives": restored}) + "\n")
+        return 0
+    for row in restored:
         sys.stdout.write(
-            f"verified {document['archive']} (SHA-256 {document['sha256']}) and its {result['files']} members, "
-            f"restored {result['bytes']} bytes to {parsed.out}\n"
+            f"verified {row['archive']} (SHA-256 {row['sha256']}) and its {row['files']} members, "
+            f"restored {row['bytes']} bytes to {parsed.out}\n"
         )
     return 0
 
