@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     Choose = Callable[[int, Any], Any]
 
 SEED = 50
-MEMORY_DECISIONS = 200_000
+# 200,000 raw frames each.
+MEMORY_DECISIONS = {"CartPole-v1": 200_000, "ALE/Pong-v5": 50_000}
 FILES_CREATED = EMPTY_EPISODES = 200
 DRAWN = 4096
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
@@ -261,26 +262,37 @@ def measure_creation(folder: Path) -> float:
         return (time.perf_counter() - started) / FILES_CREATED * 1e6
 
 
-def measure_memory(decisions: int, folder: Path) -> dict[str, float]:
+def measure_memory(name: str, decisions: int, folder: Path) -> dict[str, Any]:
     """Peak memory in MB of a bare and of a recorded run, each in its own process."""
-    command = [sys.executable, __file__, "--decisions", str(decisions), "--folder", str(folder), "--memory-of"]
+    command = [sys.executable, __file__, "--decisions", str(decisions), "--folder", str(folder), "--only", name]
     bare, recorded = (
-        float(subprocess.run([*command, way], check=True, capture_output=True, text=True).stdout)  # noqa: S603 - this script itself
+        float(subprocess.run([*command, "--memory-of", way], check=True, capture_output=True, text=True).stdout)  # noqa: S603 - this script itself
         for way in ("bare", "recorded")
     )
-    return {"bare": bare, "recorded": recorded, "difference": recorded - bare}
+    return {"work": name, "decisions": decisions, "bare": bare, "recorded": recorded, "difference": recorded - bare}
 
 
-def print_peak(way: str, decisions: int, folder: Path) -> None:
-    """Run one way in this process and print its peak memory in MB; one episode of any length."""
-    env: Environment = gym.make("CartPole-v1", max_episode_steps=decisions + 1)
-    if way == "recorded":
+def print_peak(way: str, name: str, decisions: int, folder: Path) -> None:
+    """Run one way in this process and print its peak memory in MB; CartPole in one episode of any length."""
+    work = next(work for work in WORKS if work.env_id.startswith(name or "CartPole"))
+    is_recorded = way == "recorded"
+    if work.hold_frames is not None:
+        register_atari()
+        env = work.make_recorded() if is_recorded else work.hold(work.make_bare())
+    else:
+        env = gym.make(work.env_id, max_episode_steps=decisions + 1)
+    if is_recorded:
         env = RecordEpisode(env, folder / "memory")
-    play(env, balance, decisions)
+    play(env, work.choose if work.hold_frames is None else cycle_actions, decisions)
     env.close()
     # Not getrusage: its ru_maxrss starts at that of the process that started this one, which may hold jax.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     print(int(status.partition("VmHWM:")[2].split()[0]) / 1024)
+
+
+def cycle_actions(number: int, _: Any) -> int:  # noqa: ANN401 - any observation
+    """Every action of Pong in turn."""
+    return number % 6
 
 
 def show(measured: dict[str, Any]) -> None:
@@ -303,8 +315,11 @@ def show(measured: dict[str, Any]) -> None:
     places = ", ".join(f"{cost:.0f} us in {place}" for place, cost in measured["file_creation_us"].items())
     print(f"an episode without decisions costs {measured['empty_episode_us']:.0f} us: five files and a folder")
     print(f"creating a file takes {places}; episodes were written to the first")
-    if (memory := measured["memory_mb"]) is not None:
-        print(f"peak memory: bare {memory['bare']:.0f} MB, recorded {memory['difference']:+.1f} MB")
+    for memory in measured["memory_mb"]:
+        print(
+            f"peak memory of {memory['decisions']:,} decisions of {memory['work']}: "
+            f"bare {memory['bare']:.0f} MB, recorded {memory['difference']:+.1f} MB"
+        )
 
 
 def main() -> int:
@@ -314,12 +329,12 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--folder", type=Path, help="where episodes are written (default: /dev/shm, else here)")
-    parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True, help="of 200,000 decisions")
+    parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True, help="of 200,000 raw frames")
     parser.add_argument("--memory-of", choices=["bare", "recorded"], help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true")
     parsed = parser.parse_args()
     if parsed.memory_of:
-        print_peak(parsed.memory_of, parsed.decisions, parsed.folder)
+        print_peak(parsed.memory_of, parsed.only, parsed.decisions, parsed.folder)
         return 0
     with contextlib.suppress(MissingExtraError):
         register_atari()
@@ -337,7 +352,11 @@ def main() -> int:
             "rows": [measure(w, max(1, int(parsed.decisions * w.decisions)), parsed.repeats, folder) for w in works],
             "empty_episode_us": measure_empty_episode(parsed.repeats, folder),
             "file_creation_us": {str(path.resolve()): measure_creation(path) for path in (place, Path())},
-            "memory_mb": measure_memory(MEMORY_DECISIONS, folder) if parsed.memory else None,
+            "memory_mb": [
+                measure_memory(name, count, folder / name.replace("/", "-"))
+                for name, count in MEMORY_DECISIONS.items()
+                if parsed.memory and any(work.env_id == name for work in works)
+            ],
         }
     print(json.dumps(measured, allow_nan=False)) if parsed.json else show(measured)
     return 0
