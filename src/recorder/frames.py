@@ -142,6 +142,20 @@ class DecisionFrames:
         return "".join(self._spell_lines()).encode() if self._is_templated else encode_line(self.row(0))
 
     @property
+    def _is_uniform(self) -> bool:
+        """Whether quiet lines differ in their number and their RAM only."""
+        return self._is_templated and self.has_ram and not self._pictures and self._has_no_reward
+
+    def _uniform_parts(self) -> tuple[str, str, str]:
+        """What stands before the number, between it and the RAM's hex, and behind that."""
+        middle = f',"requested_action":{orjson.dumps(self._action).decode()},"ram":"'
+        return (
+            f'{{"decision":{self._decision},"raw_frame":',
+            middle,
+            f'","rgb_sha256":null,"reward":null{_QUIET_END}',
+        )
+
+    @property
     def _is_templated(self) -> bool:
         """A single raw frame is spelled from its row: with that, its value and its line are both made once."""
         return len(self._kept) > 1
@@ -156,30 +170,48 @@ class DecisionFrames:
     def _find_quiet(self) -> list[bool]:
         """Which lines consist of numbers, the decision's action and hex only."""
         if self._quiet is None:
-            self._quiet = [
-                not (terminated or truncated)
-                and len(ram) <= INLINE_RAM_BYTES
-                and (reward is None or reward.__class__ is float)
-                for (_, terminated, truncated, ram), reward in zip(self._kept, self.rewards, strict=True)
+            quiet = [
+                not (terminated or truncated) and len(ram) <= INLINE_RAM_BYTES
+                for _, terminated, truncated, ram in self._kept
             ]
+            if not self._has_no_reward:
+                plain = [reward is None or reward.__class__ is float for reward in self.rewards]
+                quiet = [both == (True, True) for both in zip(quiet, plain, strict=True)]
+            self._quiet = quiet
         return self._quiet
 
+    @property
+    def _has_no_reward(self) -> bool:
+        return self.rewards.count(None) == len(self.rewards)
+
     def _spell_lines(self) -> list[str]:
-        start = f'{{"decision":{self._decision},"raw_frame":'
-        middle = f',"requested_action":{orjson.dumps(self._action).decode()},"ram":'
-        pictures = [f'"{digest}"' for digest in self._find_digests()] if self._pictures else repeat("null")
+        start, middle, end = self._uniform_parts()
+        if self._is_uniform:
+            return [
+                f"{start}{number}{middle}{frame[3].hex()}{end}" if is_quiet else self._spell_line(number)
+                for number, is_quiet, frame in zip(count(self._first), self._find_quiet(), self._kept, strict=False)
+            ]
+        middle = middle.removesuffix('"')
         return [
-            f"{start}{number}{middle}{self._spell_ram(frame[3])}"
-            f',"rgb_sha256":{picture},"reward":{_spell_reward(reward)}{_QUIET_END}'
-            if is_quiet
-            else encode_line(self.row(number - self._first)).decode()
-            for number, is_quiet, frame, picture, reward in zip(
-                count(self._first), self._find_quiet(), self._kept, pictures, self.rewards, strict=False
+            f"{start}{number}{middle}{self._spell_ram(frame[3])}{end}" if is_quiet else self._spell_line(number)
+            for number, is_quiet, frame, end in zip(
+                count(self._first), self._find_quiet(), self._kept, self._spell_ends(), strict=False
             )
         ]
 
     def _spell_ram(self, ram: bytes) -> str:
         return f'"{ram.hex()}"' if self.has_ram else "null"
+
+    def _spell_line(self, number: int) -> str:
+        return encode_line(self.row(number - self._first)).decode()
+
+    def _spell_ends(self) -> list[str]:
+        """What comes behind the RAM of each, if its line is quiet."""
+        pictures = [f'"{digest}"' for digest in self._find_digests()] if self._pictures else repeat("null")
+        return [
+            f',"rgb_sha256":{picture},"reward":{_spell_reward(reward)}{_QUIET_END}'
+            for picture, reward in zip(pictures, self.rewards, strict=False)
+        ]
 
 
 def _spell_reward(reward: float | None) -> str:
