@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import itertools
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
-import orjson
 
 from recorder.encoding import decode_value, encode_value
 from recorder.errors import (
@@ -26,38 +21,28 @@ from recorder.errors import (
 from recorder.limits import Limits
 from recorder.provenance import compare_fingerprint
 from recorder.rebuild import build_environment, describe_space, require_same_assets, trust_modules, wrapper_names
-from recorder.records import ARRAYS, FRAMES, TRANSITIONS, Row, encode_line, sha256_of_json
+from recorder.records import ARRAYS, Row, encode_line, sha256_of_json
 from recorder.simulator import describe_clocks, open_ram_source
 from recorder.stepping import Stepper
-from recorder.storage import BATCH_DECISIONS
 from recorder.wrappers import COMPLETE_ENDS, derive_seed
+from replay.actions import ActionReader
 from replay.divergence import MISSING, ArraySources, Mismatch, Place, compare_rows
 from replay.evidence import Evidence
+from replay.fresh_arrays import BEHIND_DECISIONS, FreshArrays
+from replay.raw_frames import RawFrameComparison
 from replay.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
 
-    from recorder.frames import DecisionFrames
     from recorder.limits import LimitReason
     from recorder.provenance import Difference
     from recorder.stepping import FrameSink
 
     LineSink = Callable[[bytes], object]
 
-# How an action stands in a line that no policy explained; the key is counted, so that no other can be meant.
-_ACTION_KEY = b'"action":'
-_UNPREDICTED_ACTION = b'"prediction":null,"action":'
-_REWARD_KEY = b',"reward":'
-
-# The raw frames of so many decisions may wait for the hasher of their pictures.
-BEHIND_DECISIONS = 4
-
 # More digits than a seed of 64 bits has.
 SEED_DIGITS = 21
-
-# So many different actions that cannot be changed (numbers) are decoded only once.
-PLAIN_ACTIONS = 1024
 
 # What ends a recording from outside, so that the replay has no reason to meet it.
 _INTERRUPTIONS = ("KeyboardInterrupt", "SystemExit")
@@ -113,18 +98,13 @@ class Replay:
             raise self._blame_damage(error) from error
         # Texts of other releases may differ, and another render mode is no wish of the episode.
         self._is_environment_comparable = render_mode is None and not self.verdict.is_under_other_versions
-        self._fresh_arrays = _FreshArrays()
+        self._fresh_arrays = FreshArrays()
         self._arrays = ArraySources(self._evidence.arrays, self._fresh_arrays)
-        self._frame_lines = iter(self._evidence.frames)
-        self._plain_actions: dict[bytes, Any] = {}
+        self._actions = ActionReader(self._evidence)
         self._seen_info: set[str] = set()
-        self._has_frames = True
         self._are_arrays_sound = True
         self._ended = (False, False)
         self._stepper: Stepper | None = None
-        self._behind: deque[tuple[DecisionFrames, tuple[int, int, float]]] = deque()
-        self._line_sink: LineSink | None = None
-        self._may_be_behind = 0
         self._reached_limit: LimitReason | None = None
 
     @property
@@ -167,13 +147,18 @@ class Replay:
         Returns:
             The verdict, also as `self.verdict`.
         """
-        self._line_sink = line_sink
-        # Pictures are hashed while later decisions are stepped; but none is shown beyond the first divergence.
-        self._may_be_behind = BEHIND_DECISIONS if frame_sink is None else 0
+        frames = RawFrameComparison(
+            self._evidence,
+            self.verdict,
+            self._arrays,
+            line_sink=line_sink,
+            # Pictures are hashed while later decisions are stepped; but none is shown beyond the first divergence.
+            may_be_behind=BEHIND_DECISIONS if frame_sink is None else 0,
+        )
         try:
             stepper = self._stepper = self._open_stepper(frame_sink)
             can_step = self._compare_environment() and self._replay_reset(stepper)
-            is_through = can_step and self._replay_decisions(stepper, decisions)
+            is_through = can_step and self._replay_decisions(stepper, frames, decisions)
             if decisions is None:
                 self._evidence.judge_files()
                 # Of a replay that stopped early the totals say nothing.
@@ -227,9 +212,12 @@ class Replay:
             "action_space": describe_space(env.action_space),
         }
         stated = {field: value for field, value in built.items() if field in described}
-        is_same = self._keep(compare_rows(Place("manifest"), described, stated, self._arrays))
+        is_same = self.verdict.keep(compare_rows(Place("manifest"), described, stated, self._arrays))
         clocks = describe_clocks(env)
-        return self._keep(compare_rows(Place("manifest"), self.manifest["clocks"], clocks, self._arrays)) and is_same
+        return (
+            self.verdict.keep(compare_rows(Place("manifest"), self.manifest["clocks"], clocks, self._arrays))
+            and is_same
+        )
 
     def _open_stepper(self, frame_sink: FrameSink | None) -> Stepper:
         channels = self.manifest["channels"]
@@ -263,61 +251,54 @@ class Replay:
             _raise_if_ours(error)
             return self._keep_exception(place, error, raised_then)
         if raised_then is not None and raised_then not in _INTERRUPTIONS:
-            return self._keep([Mismatch(place, "exception", None, raised_then, MISSING)])
+            return self.verdict.keep([Mismatch(place, "exception", None, raised_then, MISSING)])
         if recorded is None:
             return True
         self.verdict.count_reset(replayed)
         self._seen_info.update(replayed["info"])
-        is_same = self._keep(compare_rows(place, recorded, replayed, self._arrays))
+        is_same = self.verdict.keep(compare_rows(place, recorded, replayed, self._arrays))
         if recorded == replayed:
             self._check_arrays()
         return is_same
 
-    def _replay_decisions(self, stepper: Stepper, decisions: int | None) -> bool:
+    def _replay_decisions(self, stepper: Stepper, frames: RawFrameComparison, decisions: int | None) -> bool:
         """Step and compare; say whether it went through to the end of the record without a difference."""
+        is_through = self._replay_lines(stepper, frames, decisions)
+        self._reached_limit = stepper.reached_limit
+        # However it ended: what differs in raw frames that wait goes before it.
+        is_same = frames.catch_up()
+        return is_through and is_same and frames.judge_surplus(stepper, has_ended=any(self._ended))
+
+    def _replay_lines(self, stepper: Stepper, frames: RawFrameComparison, decisions: int | None) -> bool:
         evidence = self._evidence
         for line in evidence.transitions:
             if stepper.decisions == decisions:
-                self._catch_up()
                 return False
             if not line.endswith(b"\n"):
                 evidence.note_torn_tail(evidence.transitions, line)
                 break
             try:
-                prediction, action = self._read_action(line)
+                prediction, action = self._actions.read(line)
             except DamagedError as error:
                 self.verdict.faults.append(str(error))
                 return False
             if any(self._ended) or stepper.reached_limit is not None:
-                self._keep([Mismatch(_place_of(stepper), "decision", None, stepper.decisions, MISSING)])
-                return False
-            if not self._step(stepper, action, prediction):
+                mismatch = Mismatch(_place_of(stepper), "decision", None, stepper.decisions, MISSING)
+                return frames.catch_up() and self.verdict.keep([mismatch])
+            if not self._step(stepper, frames, action, prediction):
                 evidence.read_row("transition", evidence.transitions, line)  # a fault, if the action is none
                 return False
-            if not self._compare_decision(stepper, line):
+            if not self._compare_decision(stepper, frames, line):
                 return False
-        self._reached_limit = stepper.reached_limit
-        return self._catch_up() and self._judge_surplus_frames(stepper)
-
-    def _compare_decision(self, stepper: Stepper, line: bytes) -> bool:
-        is_equal = encode_line(stepper.transition) == line
-        if not is_equal and not self._catch_up():  # what differs in an earlier decision goes before
-            return False
-        is_same = is_equal or self._compare_line(_place_of(stepper, -1), line, stepper.transition)
-        self._behind.append((stepper.frames, self.verdict.reached))
-        if not self._catch_up(self._may_be_behind if is_same else 0) or not is_same:
-            return False
-        if is_equal:
-            self._check_arrays()
         return True
 
-    def _step(self, stepper: Stepper, action: Any, prediction: Row | None) -> bool:
+    def _step(self, stepper: Stepper, frames: RawFrameComparison, action: Any, prediction: Row | None) -> bool:
         self._fresh_arrays.forget()
         try:
             _, reward, terminated, truncated, _ = stepper.step(action, prediction)
         except Exception as error:  # noqa: BLE001 - whatever the environment raises is what the replay gave
             _raise_if_ours(error)
-            return self._catch_up() and self._keep_exception(_place_of(stepper), error)
+            return frames.catch_up() and self._keep_exception(_place_of(stepper), error)
         self.verdict.decisions, self.verdict.raw_frames = stepper.decisions, stepper.raw_frames
         self._ended = (terminated, truncated)
         self.verdict.total_reward += float(reward)
@@ -325,122 +306,21 @@ class Replay:
         self._seen_info.update(stepper.transition["info"])
         return True
 
-    def _read_action(self, line: bytes) -> tuple[Row | None, Any]:
-        """The recorded prediction, if it is an object, and the recorded action.
-
-        Where the action stands is clear in a line that names it once, and then the rest is not parsed: it is
-        compared as bytes.
-        """
-        if line.count(_ACTION_KEY) == 1 and (start := line.find(_UNPREDICTED_ACTION)) >= 0:
-            spelled = line[start + len(_UNPREDICTED_ACTION) : line.find(_REWARD_KEY, start)]
-            if spelled in self._plain_actions:
-                return None, self._plain_actions[spelled]
-            with contextlib.suppress(orjson.JSONDecodeError, DamagedError):
-                action = decode_value(orjson.loads(spelled), self._evidence.arrays)
-                if isinstance(action, np.generic | int) and len(self._plain_actions) < PLAIN_ACTIONS:
-                    self._plain_actions[spelled] = action  # cannot be changed, so it can be sent again
-                return None, action
-        try:
-            recorded = orjson.loads(line)
-            # Anything but an object breaks the schema, which comparing the line finds.
-            prediction = recorded.get("prediction")
-            action = decode_value(recorded["action"], self._evidence.arrays)
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, DamagedError) as error:
-            where = self._evidence.where(self._evidence.transitions, line)
-            message = f"{where} holds no action that can be read: {type(error).__name__}: {error}"
-            raise DamagedError(message) from error
-        return prediction if isinstance(prediction, dict) else None, action
-
-    def _catch_up(self, may_be_behind: int = 0) -> bool:
-        """Compare raw frames that were left for later, all but those of so many decisions; say if they are the same.
-
-        Where they are not, the replay ended with their decision.
-        """
-        while len(self._behind) > may_be_behind:
-            frames, reached = self._behind.popleft()
-            if not self._replay_frames(frames):
-                self.verdict.reached = reached
-                self._behind.clear()
+    def _compare_decision(self, stepper: Stepper, frames: RawFrameComparison, line: bytes) -> bool:
+        if encode_line(stepper.transition) == line:
+            if not frames.take(stepper.frames):
                 return False
-        return True
-
-    def _replay_frames(self, frames: DecisionFrames) -> bool:
-        fresh = frames.block()
-        if self._line_sink is not None:
-            self._line_sink(fresh)
-        if not self._has_frames:
+            self._check_arrays()
             return True
-        is_same = self._evidence.frames.skip(fresh, len(frames))
-        if not is_same:
-            is_same = self._compare_frames(frames, list(itertools.islice(self._frame_lines, len(frames))))
-        if self._has_frames:
-            self.verdict.count_frames(frames)
-        return is_same
-
-    def _compare_frames(self, frames: DecisionFrames, recorded: list[bytes]) -> bool:
-        """Find the first raw frame of a decision that differs."""
-        for index, fresh in enumerate(frames.lines()):
-            line = recorded[index] if index < len(recorded) else None
-            if line == fresh:
-                continue
-            frame = frames.row(index)
-            place = Place("frame", frame["decision"], frame["raw_frame"])
-            if line is None or not line.endswith(b"\n"):
-                return self._judge_missing_frames(place, line)
-            if not self._compare_line(place, line, frame, recorded[index + 1 :]):
-                return False
-        return True
-
-    def _judge_missing_frames(self, place: Place, torn: bytes | None) -> bool:
-        """Raw frames are written before their transition, so that none is missing, however a run ended."""
-        self._has_frames = False
-        if torn is not None:
-            self._evidence.note_torn_tail(self._evidence.frames, torn)
-        return self._judge_count(Mismatch(place, "raw_frame", None, MISSING, place.raw_frame))
-
-    def _judge_surplus_frames(self, stepper: Stepper) -> bool:
-        """Raw frames without their transitions: those of one batch, if a kill came between the two writes."""
-        evidence = self._evidence
-        surplus: list[int] = []
-        for line in evidence.frames:
-            if not line.endswith(b"\n"):
-                evidence.note_torn_tail(evidence.frames, line)
-                break
-            row = evidence.read_row("frame", evidence.frames, line)
-            if row is None:
-                return False
-            number = stepper.raw_frames + len(surplus) + 1
-            is_of_batch = stepper.decisions <= row["decision"] < stepper.decisions + BATCH_DECISIONS
-            if evidence.summary is not None or any(self._ended) or row["raw_frame"] != number or not is_of_batch:
-                place = Place("frame", stepper.decisions, number)
-                return self._judge_count(Mismatch(place, "raw_frame", None, row["raw_frame"], MISSING))
-            surplus.append(row["decision"])
-        if surplus:
-            self.verdict.notes.append(
-                f"{FRAMES} ends with {len(surplus)} raw frames of decisions {surplus[0]} to {surplus[-1]}, "
-                "whose transitions the interrupted run did not write"
-            )
-        return True
-
-    def _judge_count(self, mismatch: Mismatch) -> bool:
-        """A raw frame too few or too many: without a summary no simulator did that, lines were removed."""
-        if self._evidence.summary is not None:
-            return self._keep([mismatch])
-        place = mismatch.place
-        which = f"raw frame {place.raw_frame} of decision {place.decision}"
-        lost = FRAMES if mismatch.recorded is MISSING else TRANSITIONS
-        self.verdict.add_fault(f"{lost} lacks the line for {which}, which no interruption explains")
-        return False
-
-    def _note_absent_info(self) -> None:
-        absent = [key for key in self.manifest["info_keys"] if key not in self._seen_info]
-        self.verdict.not_checked += [f"info {key!r}: the environment never gave it" for key in absent]
-
-    def _compare_line(self, place: Place, line: bytes, replayed: Row, ahead: Sequence[bytes] = ()) -> bool:
-        evidence = self._evidence
-        stream = evidence.transitions if place.record == "transition" else evidence.frames
-        recorded = evidence.read_row(place.record, stream, line, ahead)
-        return recorded is not None and self._keep(compare_rows(place, recorded, replayed, self._arrays))
+        if not frames.catch_up():  # what differs in an earlier decision goes before
+            return False
+        recorded = self._evidence.read_row("transition", self._evidence.transitions, line)
+        place = _place_of(stepper, -1)
+        is_same = recorded is not None and self.verdict.keep(
+            compare_rows(place, recorded, stepper.transition, self._arrays)
+        )
+        are_frames_same = frames.take(stepper.frames) and (is_same or frames.catch_up())
+        return is_same and are_frames_same
 
     def _check_arrays(self) -> None:
         """Hold the side file against the arrays of a line that is equal; one fault is enough for a file."""
@@ -452,6 +332,10 @@ class Replay:
         except DamagedError as error:
             self._are_arrays_sound = False
             self.verdict.faults.append(str(error))
+
+    def _note_absent_info(self) -> None:
+        absent = [key for key in self.manifest["info_keys"] if key not in self._seen_info]
+        self.verdict.not_checked += [f"info {key!r}: the environment never gave it" for key in absent]
 
     def _note_surplus_arrays(self) -> None:
         path = self._evidence.folder / ARRAYS
@@ -473,7 +357,7 @@ class Replay:
             **self._derive_end(summary["end_reason"]),
         }
         verdict.compared["totals"] = len(replayed)
-        self._keep(compare_rows(Place("summary"), summary, replayed, self._arrays))
+        self.verdict.keep(compare_rows(Place("summary"), summary, replayed, self._arrays))
 
     def _derive_end(self, reason: str) -> Row:
         """What the flags and the limit say about the end; a reason that they leave open is taken as recorded."""
@@ -483,13 +367,6 @@ class Replay:
         elif reason in COMPLETE_ENDS:
             reason = self._reached_limit or "closed"
         return {"end_reason": reason, "status": "complete" if reason in COMPLETE_ENDS else "incomplete"}
-
-    def _keep(self, mismatches: list[Mismatch]) -> bool:
-        """Keep the mismatches of the first decision that has any; say whether there were none."""
-        kept = self.verdict.mismatches
-        if not kept or (mismatches and mismatches[0].place.decision == kept[0].place.decision):
-            kept += mismatches
-        return not mismatches
 
     def _note_run(self) -> None:
         index = self.manifest.get("episode_index")
@@ -506,38 +383,8 @@ class Replay:
             self.verdict.compared["exceptions"] = 1
             self.verdict.notes.append(f"the reset raised {name}, as it did in the recording")
         else:
-            self._keep([Mismatch(place, "exception", None, raised_then, f"{name}: {error}")])
+            self.verdict.keep([Mismatch(place, "exception", None, raised_then, f"{name}: {error}")])
         return False
-
-
-class _FreshArrays:
-    """Digests of the arrays that a replay makes; keeps only those of a few decisions, for comparing elements."""
-
-    def __init__(self) -> None:
-        self.length_bytes = 0
-        self._latest: dict[int, tuple[Row, bytes]] = {}
-        self._before: deque[dict[int, tuple[Row, bytes]]] = deque(maxlen=BEHIND_DECISIONS)
-
-    def put(self, data: bytes) -> Row:
-        entry = {"file": ARRAYS, "offset": self.length_bytes, "sha256": hashlib.sha256(data).hexdigest()}
-        self._latest[self.length_bytes] = entry, data
-        self.length_bytes += len(data)
-        return entry
-
-    def get(self, entry: Row, length_bytes: int) -> bytes:
-        offset = entry["offset"]
-        held = next(arrays for arrays in (self._latest, *self._before) if offset in arrays)
-        return held[offset][1][:length_bytes]
-
-    def latest(self) -> list[tuple[Row, bytes]]:
-        """The arrays of the last decision, each as a line refers to it and its bytes."""
-        return list(self._latest.values())
-
-    def forget(self) -> None:
-        """Drop the arrays of a decision whose raw frames are compared by now."""
-        if self._latest or self._before:
-            self._before.append(self._latest)
-            self._latest = {}
 
 
 def guard_sink(sink: FrameSink) -> FrameSink:

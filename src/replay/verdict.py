@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from recorder.errors import CannotRunError, DamagedError, DivergedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from recorder.frames import DecisionFrames
@@ -86,6 +87,13 @@ class Verdict:
     def is_under_other_versions(self) -> bool:
         """Whether packages that reach the bytes have other versions than at the recording."""
         return any(difference.kind == "version" for difference in self.differences)
+
+    def keep(self, mismatches: Sequence[Mismatch]) -> bool:
+        """Keep the mismatches of the first decision that has any; say whether there were none."""
+        kept = self.mismatches
+        if not kept or (mismatches and mismatches[0].place.decision == kept[0].place.decision):
+            kept += mismatches
+        return not mismatches
 
     def add_fault(self, fault: str) -> None:
         """Note a fault once, however many checks find it."""
