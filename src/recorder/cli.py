@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from recorder.archive import find_manifests, restore_archives
 from recorder.command import run_command
+from recorder.game_check import add_games, run_games
 from recorder.playing import add_play, run_play
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="record", description="Record episodes of an environment as evidence.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_play(commands.add_parser("play", help="play an environment with a policy and record every episode"))
+    add_games(commands.add_parser("games", help="list the Atari games, or record and replay each (--check)"))
     parsed = parser.parse_args(arguments)
+    if parsed.command == "games":
+        return run_command(lambda: run_games(parsed), interrupted="not every game was checked")
     return run_command(
         lambda: run_play(parsed),
         interrupted=f"what was recorded so far in {parsed.out} is a prefix that `replay` verifies",
