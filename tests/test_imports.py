@@ -23,6 +23,9 @@ LADDER = (
     "recorder.frames",
     "recorder.storage",
     "recorder.reading",
+    "recorder.redaction",
+    "recorder.exchanges",
+    "recorder.transport",
     "recorder.rebuild",
     "recorder.stepping",
     "recorder.wrappers",
@@ -64,6 +67,7 @@ OWNERS = {
     "socket": set(),
     "pymunk": {"recorder.pymunk_state", "recorder.envs.pusht_scene"},
     "ale_py": {"recorder.atari"},
+    "httpx": {"recorder.transport"},
     "imageio": {"replay.video"},
     "imageio_ffmpeg": {"replay.video"},
 }

@@ -9,6 +9,7 @@ RecorderError                70  (never raised itself)
     ├── MissingExtraError     4  an optional package is not installed
     ├── NotRebuildableError   4  an environment that a replay could not build again
     ├── UntrustedCodeError    4  an episode names code that nobody allowed it to run
+    ├── BudgetExceededError   4  no HTTP attempt is left
     └── VersionError          4  a newer format, or other versions without permission
 
 A message is one sentence (or two) that says what, where, what was expected, and what to do next.
@@ -81,3 +82,7 @@ class UntrustedCodeError(CannotRunError):
 
 class VersionError(CannotRunError):
     """The episode was written under versions that this replay may not stand for."""
+
+
+class BudgetExceededError(CannotRunError):
+    """Every HTTP attempt of a command's budget is used up."""

@@ -32,7 +32,7 @@ SUMMARY = "summary.json"
 RECORD_FILES = (MANIFEST, RESET, TRANSITIONS, FRAMES, ARRAYS)
 
 SCHEMA_NAMES = (
-    *("value", "manifest", "reset", "transition", "frame", "summary"),
+    *("value", "manifest", "reset", "transition", "frame", "summary", "exchange"),
     *(f"pong-play-v1.{name}" for name in ("manifest", "transition", "frame", "summary")),
 )
 

@@ -1,0 +1,277 @@
+"""httpx transports that record: any client that is given an httpx client of ours leaves a line an HTTP attempt."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from recorder.errors import MissingExtraError
+
+try:
+    import httpx
+except ImportError as _error:  # pragma: no cover - the extra is installed where tests run
+    _message = "recording exchanges needs httpx, which the extra `http` installs: pip install 'replay-recorder[http]'"
+    raise MissingExtraError(_message) from _error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from recorder.exchanges import ExchangeLog, Omission
+    from recorder.records import JsonValue
+
+# A body beyond this is not kept; the client gets all of it.
+KEPT_BYTES = 16 << 20
+
+_EVENT_STREAM = "text/event-stream"
+
+
+class RecordingTransport(httpx.BaseTransport):
+    """Passes requests on and records each exchange.
+
+    ```python
+    client = httpx.Client(transport=RecordingTransport(log))
+    openai.OpenAI(http_client=client)
+    ```
+
+    An attempt is reserved from the log's budget before it is made. The line is written when the response has been read,
+    or closed, or has failed; whatever happens to it, the client sees what it would have seen.
+
+    Args:
+        log: Takes the exchanges.
+        inner: Sends the requests; a plain `httpx.HTTPTransport` by default.
+        clock: Seconds that only go forwards.
+    """
+
+    def __init__(
+        self,
+        log: ExchangeLog,
+        inner: httpx.BaseTransport | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Send nothing yet."""
+        self._log = log
+        self._inner = inner or httpx.HTTPTransport()
+        self._clock = clock
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send one request, once.
+
+        Raises:
+            BudgetExceededError: No attempt is left; nothing was sent.
+        """
+        capture = _Capture(self._log, request, request.read(), self._clock)
+        try:
+            response = self._inner.handle_request(request)
+        except BaseException as error:
+            capture.fail(error)
+            raise
+        capture.begin(response)
+        response.stream = _RecordedStream(response.stream, capture)  # type: ignore[arg-type] # a sync stream here
+        return response
+
+    def close(self) -> None:
+        """Close what sends."""
+        self._inner.close()
+
+
+class AsyncRecordingTransport(httpx.AsyncBaseTransport):
+    """The same for `httpx.AsyncClient`; see `RecordingTransport`."""
+
+    def __init__(
+        self,
+        log: ExchangeLog,
+        inner: httpx.AsyncBaseTransport | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Send nothing yet."""
+        self._log = log
+        self._inner = inner or httpx.AsyncHTTPTransport()
+        self._clock = clock
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send one request, once.
+
+        Raises:
+            BudgetExceededError: No attempt is left; nothing was sent.
+        """
+        capture = _Capture(self._log, request, await request.aread(), self._clock)
+        try:
+            response = await self._inner.handle_async_request(request)
+        except BaseException as error:
+            capture.fail(error)
+            raise
+        capture.begin(response)
+        response.stream = _AsyncRecordedStream(response.stream, capture)  # type: ignore[arg-type] # an async stream here
+        return response
+
+    async def aclose(self) -> None:
+        """Close what sends."""
+        await self._inner.aclose()
+
+
+class _Capture:
+    """One exchange on its way into the log; written once."""
+
+    def __init__(self, log: ExchangeLog, request: httpx.Request, body: bytes, clock: Callable[[], float]) -> None:
+        self._exchange_id = log.budget.reserve()
+        self._log = log
+        self._request = request
+        self._body = body
+        self._clock = clock
+        self._started = clock()
+        self._response: httpx.Response | None = None
+        self._raw: list[bytes] = []
+        self._raw_bytes = 0
+        self._is_written = False
+
+    def begin(self, response: httpx.Response) -> None:
+        self._response = response
+
+    def take(self, data: bytes) -> None:
+        self._raw_bytes += len(data)
+        if self._raw_bytes <= KEPT_BYTES:
+            self._raw.append(data)
+
+    def fail(self, error: BaseException) -> None:
+        """The transport, or the reader, raised."""
+        self._write(error_type=type(error).__name__, is_whole=False)
+
+    def end(self, *, is_whole: bool) -> None:
+        """The response was read to its end, or closed before."""
+        self._write(error_type=None, is_whole=is_whole)
+
+    def _write(self, *, error_type: str | None, is_whole: bool) -> None:
+        if self._is_written:
+            return
+        self._is_written = True
+        response, events, omitted = self._judge(is_whole=is_whole)
+        self._log.append(
+            self._exchange_id,
+            method=self._request.method,
+            url=str(self._request.url),
+            request=self._body,
+            status=None if self._response is None else self._response.status_code,
+            response=response,
+            events=events,
+            omitted=omitted,
+            error_type=error_type,
+            elapsed_s=self._clock() - self._started,
+        )
+
+    def _judge(self, *, is_whole: bool) -> tuple[JsonValue, list[JsonValue] | None, Omission | None]:
+        """The parsed response, or its events, or why neither is kept."""
+        if self._response is None:
+            return None, None, "no response"
+        if not self._response.is_success:
+            return None, None, "unsuccessful status"  # such a body may repeat the key
+        if self._raw_bytes > KEPT_BYTES:
+            return None, None, "too long"
+        if self._response.headers.get("content-type", "").partition(";")[0].strip() == _EVENT_STREAM:
+            text = self._decode()
+            return None, None if text is None else parse_events(text), None if is_whole else "cut off"
+        if not is_whole:
+            return None, None, "cut off"
+        response, omitted = self._read_object()
+        return response, None, omitted
+
+    def _read_object(self) -> tuple[JsonValue, Omission | None]:
+        try:
+            parsed = json.loads(self._decode() or "")
+        except (ValueError, RecursionError):
+            return None, "not JSON"
+        return (parsed, None) if isinstance(parsed, dict) else (None, "not a JSON object")
+
+    def _decode(self) -> str | None:
+        """The body as text; None where it is compressed in a way that is not known here, or broken."""
+        if self._response is None:
+            return None
+        headers = {
+            name: value
+            for name, value in self._response.headers.items()
+            if name in {"content-encoding", "content-type"}
+        }
+        try:
+            return httpx.Response(200, headers=headers, content=b"".join(self._raw)).content.decode("utf-8", "replace")
+        except httpx.DecodingError:
+            return None
+
+
+class _RecordedStream(httpx.SyncByteStream):
+    def __init__(self, inner: httpx.SyncByteStream, capture: _Capture) -> None:
+        self._inner = inner
+        self._capture = capture
+        self._is_whole = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            for data in self._inner:
+                self._capture.take(data)
+                yield data
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._capture.fail(error)
+            raise
+        self._is_whole = True
+        self._capture.end(is_whole=True)
+
+    def close(self) -> None:
+        self._inner.close()
+        self._capture.end(is_whole=self._is_whole)
+
+
+class _AsyncRecordedStream(httpx.AsyncByteStream):
+    def __init__(self, inner: httpx.AsyncByteStream, capture: _Capture) -> None:
+        self._inner = inner
+        self._capture = capture
+        self._is_whole = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for data in self._inner:
+                self._capture.take(data)
+                yield data
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._capture.fail(error)
+            raise
+        self._is_whole = True
+        self._capture.end(is_whole=True)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+        self._capture.end(is_whole=self._is_whole)
+
+
+def parse_events(text: str) -> list[JsonValue]:
+    """The events of a stream, in order: `data` parsed where it is JSON, and `event` and `id` where they are given.
+
+    An event that no empty line ended was not dispatched, and is left out.
+    """
+    events: list[JsonValue] = []
+    fields: dict[str, Any] = {}
+    data: list[str] = []
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for line in lines[:-1]:
+        if line:
+            name, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if name == "data":
+                data.append(value)
+            elif name in {"event", "id"}:
+                fields[name] = value
+        elif data or fields:
+            events.append({**fields, "data": _parse_data("\n".join(data))})
+            fields, data = {}, []
+    return events
+
+
+def _parse_data(data: str) -> JsonValue:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return data
