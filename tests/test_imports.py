@@ -40,6 +40,7 @@ LADDER = (
     "recorder.playing",
     "recorder.cli",
     "replay",
+    "replay.transport",
     "replay.divergence",
     "replay.verdict",
     "replay.evidence",
@@ -67,7 +68,7 @@ OWNERS = {
     "socket": set(),
     "pymunk": {"recorder.pymunk_state", "recorder.envs.pusht_scene"},
     "ale_py": {"recorder.atari"},
-    "httpx": {"recorder.transport"},
+    "httpx": {"recorder.transport", "replay.transport"},
     "imageio": {"replay.video"},
     "imageio_ffmpeg": {"replay.video"},
 }

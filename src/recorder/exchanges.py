@@ -6,15 +6,15 @@ import json
 import math
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from recorder.errors import BudgetExceededError, DamagedError, UsageError
-from recorder.records import Row, encode_line, read_strict_json, sha256_of_json, validate_row
+from recorder.records import JsonValue, Row, encode_line, read_strict_json, sha256_of_json, validate_row
 from recorder.storage import write_atomically
 
 if TYPE_CHECKING:
-    from recorder.records import JsonValue
     from recorder.redaction import Redactor
 
 EXCHANGES = "model-exchanges.jsonl"
@@ -27,6 +27,12 @@ Omission: TypeAlias = Literal[
 
 # Objects of a body with one of these as their only key are spelled with another around them.
 _TAGS = frozenset({"float", "int", "text", "dict"})
+
+_UNSPELL: dict[str, Callable[[str], JsonValue]] = {
+    "float": float,
+    "int": int,
+    "text": lambda text: bytes.fromhex(text).decode("utf-8", "surrogatepass"),
+}
 
 _SAFE_INTEGER = 2**53
 
@@ -173,7 +179,7 @@ def spell_body(body: bytes) -> JsonValue:
     try:
         return spell_json(json.loads(text))
     except (ValueError, RecursionError):
-        return {"text": text}
+        return {"raw": text}
 
 
 def spell_json(value: JsonValue) -> JsonValue:
@@ -189,6 +195,24 @@ def spell_json(value: JsonValue) -> JsonValue:
         raise UsageError(message) from None
 
 
+def unspell_json(value: JsonValue) -> JsonValue:
+    """What `spell_json` was given."""
+    if isinstance(value, list):
+        return [unspell_json(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1 and not _TAGS.isdisjoint(value):
+        (tag, content), *_ = value.items()
+        if tag != "dict":
+            return _UNSPELL[tag](content)
+        value = content
+    return {_unspell_key(key): unspell_json(item) for key, item in value.items()}
+
+
+def _unspell_key(key: str) -> str:
+    return bytes.fromhex(key[2:]).decode("utf-8", "surrogatepass") if key.startswith("\\u") else key
+
+
 def _spell(value: JsonValue) -> JsonValue:
     if isinstance(value, str):
         return value if _is_text(value) else {"text": value.encode("utf-8", "surrogatepass").hex()}
@@ -200,7 +224,9 @@ def _spell(value: JsonValue) -> JsonValue:
         return [_spell(item) for item in value]
     if isinstance(value, dict):
         spelled = {
-            key if _is_text(key) else f"\\u{key.encode('utf-8', 'surrogatepass').hex()}": _spell(item)
+            key
+            if _is_text(key) and not key.startswith("\\u")
+            else f"\\u{key.encode('utf-8', 'surrogatepass').hex()}": _spell(item)
             for key, item in value.items()
         }
         return {"dict": spelled} if len(spelled) == 1 and not _TAGS.isdisjoint(spelled) else spelled

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from recorder.atari import NAMESPACE
 from recorder.command import open_progress, printable, say
@@ -217,7 +218,7 @@ def _record_and_replay(game: str, folder: Path, run: Run, facts: dict[str, Any])
     options = {"--env": game, "--policy": "random", "--seed": SEED, "--frames": FRAMES, "--sticky": STICKY}
     asked = [str(word) for option in options.items() for word in option]
     recorded = _run_step("the recording", run, "recorder.cli", "play", *asked, "--out", str(run_folder))
-    episodes = recorded.get("episodes", [])
+    episodes = recorded["episodes"]
     facts.update({name: sum(episode[name] for episode in episodes) for name in ("decisions", "raw_frames")})
     if len(episodes) != 1 or facts["raw_frames"] != FRAMES:
         message = f"the recording has {facts['raw_frames']} raw frames in {len(episodes)} episodes, not {FRAMES} in one"
@@ -225,11 +226,11 @@ def _record_and_replay(game: str, folder: Path, run: Run, facts: dict[str, Any])
     facts["actions"] = _count_actions(Path(episodes[0]["episode"]))
     out = ("--out", str(folder / "replay"))
     verdict = _run_step("the replay", run, "replay.cli", "--episode", episodes[0]["episode"], *out)
-    if verdict.get("verdict") != VERIFIED:
-        message = f"the verdict of the replay is {verdict.get('verdict')!r}"
+    if verdict["verdict"] != VERIFIED:
+        message = f"the verdict of the replay is {verdict['verdict']!r}"
         raise _GameFailedError(message)
     for channel in ("ram", "rgb"):
-        compared = verdict.get("compared", {}).get(channel, 0)
+        compared = verdict["compared"].get(channel, 0)
         if compared != FRAMES + 1:  # that of the reset too
             message = f"the replay compared {channel.upper()} of {compared} raw frames, not of {FRAMES + 1}"
             raise _GameFailedError(message)
@@ -247,7 +248,7 @@ def _run_step(what: str, run: Run, module: str, *arguments: str) -> Row:
         raise _GameFailedError(message) from error
     if ended.returncode:
         raise _GameFailedError(_describe_end(what, ended))
-    printed: Row = json.loads(ended.stdout)
+    printed: Row = json.loads(ended.stdout.splitlines()[-1])  # an emulator may have printed before it
     return printed
 
 
@@ -263,7 +264,7 @@ def _describe_end(what: str, ended: subprocess.CompletedProcess[str]) -> str:
 def _first_difference(printed: str) -> str | None:
     """What a replay says that found a fault or a divergence."""
     try:
-        verdict = json.loads(printed)
+        verdict = json.loads(printed.splitlines()[-1])
         faults, first = verdict["faults"], verdict["first_divergence"]
         if faults:
             return str(faults[0])
@@ -311,7 +312,7 @@ def _show_results(results: list[GameResult], *, is_json: bool) -> None:
         numbers = [
             "-" if number is None else str(number) for number in (result.decisions, result.raw_frames, result.actions)
         ]
-        table.add_row(printable(result.game), *numbers, result.verdict, f"{result.seconds:.1f}")
+        table.add_row(Text(printable(result.game)), *numbers, result.verdict, f"{result.seconds:.1f}")
     Console().print(table)
     for result in failed:
         sys.stdout.write(f"{printable(f'FAILED {result.game}: {result.reason}')}\n")

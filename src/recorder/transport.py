@@ -67,7 +67,8 @@ class RecordingTransport(httpx.BaseTransport):
         except BaseException as error:
             capture.fail(error)
             raise
-        capture.begin(response)
+        if capture.begin(response):
+            return response
         response.stream = _RecordedStream(response.stream, capture)  # type: ignore[arg-type] # a sync stream here
         return response
 
@@ -103,7 +104,8 @@ class AsyncRecordingTransport(httpx.AsyncBaseTransport):
         except BaseException as error:
             capture.fail(error)
             raise
-        capture.begin(response)
+        if capture.begin(response):
+            return response
         response.stream = _AsyncRecordedStream(response.stream, capture)  # type: ignore[arg-type] # an async stream here
         return response
 
@@ -124,11 +126,18 @@ class _Capture:
         self._started = clock()
         self._response: httpx.Response | None = None
         self._raw: list[bytes] = []
+        self._decoded: bytes | None = None
         self._raw_bytes = 0
         self._is_written = False
 
-    def begin(self, response: httpx.Response) -> None:
+    def begin(self, response: httpx.Response) -> bool:
+        """Take the head of a response; say whether that was all, as it had been read before it came here."""
         self._response = response
+        if not response.is_closed:
+            return False
+        self._decoded = response.content
+        self.end(is_whole=True)
+        return True
 
     def take(self, data: bytes) -> None:
         self._raw_bytes += len(data)
@@ -188,6 +197,8 @@ class _Capture:
         """The body as text; None where it is compressed in a way that is not known here, or broken."""
         if self._response is None:
             return None
+        if self._decoded is not None:
+            return self._decoded.decode("utf-8", "replace")
         headers = {
             name: value
             for name, value in self._response.headers.items()

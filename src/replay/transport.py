@@ -1,0 +1,182 @@
+"""Serves recorded exchanges to the code that made them: the same agent, without network, key or server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import httpx
+
+from recorder.errors import CannotRunError, DamagedError
+from recorder.exchanges import spell_body, unspell_json
+from recorder.reading import LineStream
+from recorder.records import read_strict_json, sha256_of_json, validate_row
+from recorder.redaction import Redactor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from recorder.records import JsonValue, Row
+
+    Key: TypeAlias = tuple[str, str, str]
+
+# Longest spelling of a value in an error.
+SHOWN_CHARACTERS = 80
+
+
+class MissedExchangeError(CannotRunError):
+    """A request that the record does not hold, or not so often."""
+
+
+class ReplayTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """Answers requests from a log of exchanges, for `httpx.Client` and `httpx.AsyncClient`.
+
+    Identical requests get their answers in recorded order; between different ones the order is free. What failed
+    fails again: with its status, or with the error that the transport raised. Bodies of unsuccessful responses were
+    not recorded, so they come back empty.
+
+    Args:
+        exchanges: Rows of `model-exchanges.jsonl`, in order; see `read_exchanges`.
+        redactor: Removes the same secrets as at the recording; without it requests must not hold any.
+
+    Attributes:
+        served: Ids of the exchanges served so far, in the order of the requests.
+    """
+
+    def __init__(self, exchanges: Iterable[Row], *, redactor: Redactor | None = None) -> None:
+        """Serve nothing yet."""
+        self._redactor = redactor or Redactor({})
+        self._waiting: dict[Key, deque[Row]] = defaultdict(deque)
+        self._known: list[Row] = []
+        self._lock = threading.Lock()
+        self.served: list[int] = []
+        for row in exchanges:
+            self._known.append(row)
+            self._waiting[row["method"], row["url"], row["request_sha256"]].append(row)
+
+    @property
+    def unserved(self) -> list[int]:
+        """Ids of the exchanges that nobody asked for yet."""
+        return sorted(row["exchange_id"] for rows in self._waiting.values() for row in rows)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Answer a request as it was answered.
+
+        Raises:
+            MissedExchangeError: It was not recorded, or not so often.
+            httpx.TransportError: It failed then.
+        """
+        return self._answer(request, request.read())
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """The same for an async client."""
+        return self._answer(request, await request.aread())
+
+    def _answer(self, request: httpx.Request, body: bytes) -> httpx.Response:
+        with self._lock:
+            asked = self._redactor.redact(spell_body(body))
+            url = self._redactor.redact_text(str(request.url))
+            waiting = self._waiting.get((request.method, url, sha256_of_json(asked)))
+            if not waiting:
+                raise MissedExchangeError(self._describe_miss(request.method, url, asked))
+            row = waiting.popleft()
+            self.served.append(row["exchange_id"])
+        return _build_response(row, request)
+
+    def _describe_miss(self, method: str, url: str, asked: JsonValue) -> str:
+        """Which recorded request comes nearest, and where it first differs."""
+        if not self._known:
+            return f"{method} {url} cannot be answered: the record holds no exchange"
+        differences = [
+            (_differences((row["method"], row["url"], row["request"]), (method, url, asked)), row)
+            for row in self._known
+        ]
+        count, row = min(((len(found), row) for found, row in differences), key=lambda pair: pair[0])
+        if not count:
+            return (
+                f"{method} {url} was asked once more than it was recorded (exchange {row['exchange_id']} was the last)"
+            )
+        path, recorded, here = next(found[0] for found, candidate in differences if candidate is row)
+        return (
+            f"{method} {url} was not recorded; nearest is exchange {row['exchange_id']}, where {path} was "
+            f"{_show(recorded)} and is {_show(here)} here ({count} {'difference' if count == 1 else 'differences'})"
+        )
+
+
+def read_exchanges(path: Path) -> list[Row]:
+    """The exchanges of a log, each valid; a torn last line is left out.
+
+    Raises:
+        DamagedError: A line is no exchange, or two have one id.
+    """
+    rows: list[Row] = []
+    seen: set[int] = set()
+    stream = LineStream(path)
+    for line in stream:
+        if not line.endswith(b"\n"):
+            break
+        where = f"{path} line {stream.number}"
+        row = read_strict_json(line, where=where)
+        validate_row("exchange", row, where=where)
+        if row["exchange_id"] in seen:
+            message = f"{where} holds exchange {row['exchange_id']} a second time"
+            raise DamagedError(message)
+        seen.add(row["exchange_id"])
+        rows.append(row)
+    return rows
+
+
+def _build_response(row: Row, request: httpx.Request) -> httpx.Response:
+    if row["error_type"] is not None and row["events"] is None:
+        kind = getattr(httpx, row["error_type"], None)
+        is_known = isinstance(kind, type) and issubclass(kind, httpx.TransportError)
+        error: Any = kind if is_known else httpx.TransportError
+        message = f"exchange {row['exchange_id']} ended so when it was recorded: {row['error_type']}"
+        raise error(message, request=request)
+    if row["events"] is not None:
+        content = "".join(map(_spell_event, unspell_json(row["events"])))
+        return httpx.Response(
+            row["status"], headers={"content-type": "text/event-stream"}, content=content, request=request
+        )
+    content = "" if row["response"] is None else json.dumps(unspell_json(row["response"]))
+    headers = {"content-type": "application/json"}
+    return httpx.Response(
+        row["status"], headers=headers, content=content.encode("utf-8", "surrogatepass"), request=request
+    )
+
+
+def _spell_event(event: Row) -> str:
+    data = event["data"]
+    text = data if isinstance(data, str) else json.dumps(data)
+    fields = [f"{name}: {event[name]}" for name in ("event", "id") if name in event]
+    return "\n".join([*fields, *(f"data: {line}" for line in text.split("\n"))]) + "\n\n"
+
+
+def _differences(recorded: JsonValue, here: JsonValue, path: str = "") -> list[tuple[str, JsonValue, JsonValue]]:
+    """Places in which two requests differ: path, recorded, here."""
+    if isinstance(recorded, tuple) and isinstance(here, tuple):
+        names = ("the method", "the URL", "the request")
+        return [
+            found
+            for name, left, right in zip(names, recorded, here, strict=True)
+            for found in _differences(left, right, name)
+        ]
+    if isinstance(recorded, dict) and isinstance(here, dict):
+        keys = [*recorded, *(key for key in here if key not in recorded)]
+        return [
+            found
+            for key in keys
+            for found in _differences(recorded.get(key, "(missing)"), here.get(key, "(missing)"), f"{path}[{key!r}]")
+        ]
+    if isinstance(recorded, list) and isinstance(here, list) and len(recorded) == len(here):
+        pairs = enumerate(zip(recorded, here, strict=True))
+        return [found for number, pair in pairs for found in _differences(*pair, f"{path}[{number}]")]
+    return [] if sha256_of_json(recorded) == sha256_of_json(here) else [(path, recorded, here)]
+
+
+def _show(value: JsonValue) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}... ({len(text)} characters)"
