@@ -6,12 +6,26 @@ Prints its port, then serves until it is killed. Paths: `/answer` (JSON that ech
 """
 
 import gzip
+import itertools
 import json
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 ANSWER = {"model": "loopback-1", "usage": {"input_tokens": 3, "output_tokens": 5}}
+
+
+COUNT = itertools.count(1)
+
+# Which fault the answer of a number has: `python model_server.py 3=429 7=cut`.
+FAULTS = {int(number): fault for number, _, fault in (word.partition("=") for word in sys.argv[1:])}
+
+
+def choose(names, number):
+    """Probabilities of two decimals, one name far ahead."""
+    best = number % len(names)
+    rest = 0.1 * (len(names) - 1)
+    return {name: round(1 - rest, 2) if place == best else 0.1 for place, name in enumerate(names)}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -30,6 +44,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         self.wfile.write(data)
+
+    def answer_v1(self, body, rest):
+        getattr(self, "answer_decisions" if rest == "decisions" else "answer_chat")(body, rest)
 
     def answer_answer(self, body, _):
         asked = json.loads(body) if body else None
@@ -86,6 +103,43 @@ class Handler(BaseHTTPRequestHandler):
     def answer_slow(self, body, _):
         time.sleep(5)
         self.send(b"{}")
+
+    def answer_decisions(self, body, _):
+        """Chooses by the request's length, as repeatable as a model should be; faults as `FAULTS` says."""
+        asked = json.loads(body)
+        names = list(asked["questions"]["next_action"]["criteria"])
+        probabilities = choose(names, len(body))
+        best = max(probabilities, key=probabilities.get)
+        answer = {"type": "choice", "choice": best, "confidence": 0.5, "probabilities": probabilities}
+        self.send_answer({"answers": {"next_action": answer}}, asked)
+
+    def answer_chat(self, body, _):
+        asked = json.loads(body)
+        names = asked["response_format"]["json_schema"]["schema"]["properties"]["choice"]["enum"]
+        probabilities = choose(names, len(body))
+        best = max(probabilities, key=probabilities.get)
+        content = json.dumps({"choice": best, "probabilities": probabilities})
+        message = {"role": "assistant", "content": content}
+        self.send_answer({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}, asked)
+
+    def send_answer(self, answer, asked):
+        number = next(COUNT)
+        fault = FAULTS.get(number)
+        document = {"model": asked["model"], "usage": {"input_tokens": 3, "output_tokens": 5}, **answer}
+        if fault in {"429", "500", "503"}:
+            self.answer_status(b"", fault)
+        elif fault == "model":
+            self.send(json.dumps({**document, "model": "another-model"}).encode())
+        elif fault == "nan":
+            self.send(json.dumps({**document, "usage": {"cost": float("nan")}}).encode())
+        elif fault == "usage":
+            self.send(json.dumps({**document, "usage": None}).encode())
+        elif fault == "sum":
+            self.send(json.dumps(document).replace("0.1", "0.9").encode())
+        elif fault is not None:
+            getattr(self, f"answer_{fault}")(b"", "")
+        else:
+            self.send(json.dumps(document).encode())
 
     def log_message(self, *_):
         pass

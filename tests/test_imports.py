@@ -26,6 +26,9 @@ LADDER = (
     "recorder.redaction",
     "recorder.exchanges",
     "recorder.transport",
+    "recorder.programs",
+    "recorder.model_policy",
+    "recorder.model_play",
     "recorder.rebuild",
     "recorder.stepping",
     "recorder.wrappers",
@@ -47,6 +50,7 @@ LADDER = (
     "replay.actions",
     "replay.fresh_arrays",
     "replay.raw_frames",
+    "replay.model_proof",
     "replay.engine",
     "replay.pong_play",
     "replay.opening",
@@ -72,7 +76,13 @@ OWNERS = {
     "imageio": {"replay.video"},
     "imageio_ffmpeg": {"replay.video"},
 }
-HIDDEN_IMPORTS = {("recorder.simulator", "recorder.pymunk_state")}
+HIDDEN_IMPORTS = {
+    ("recorder.simulator", "recorder.pymunk_state"),
+    ("recorder.playing", "recorder.model_play"),
+    ("replay.model_proof", "recorder.model_policy"),
+    ("replay.model_proof", "recorder.transport"),
+    ("replay.model_proof", "replay.transport"),
+}
 
 
 def modules():

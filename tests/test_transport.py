@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorder.errors import DamagedError
-from recorder.exchanges import Budget, ExchangeLog, spell_json, unspell_json
+from recorder.exchanges import Budget, ExchangeLog, read_exchanges, spell_json, unspell_json
 from recorder.redaction import Redactor
 from recorder.transport import RecordingTransport
-from replay.transport import MissedExchangeError, ReplayTransport, read_exchanges
+from replay.transport import MissedExchangeError, ReplayTransport
 
 URL = "http://model.test/v1"
 KEY = "sk-canary-0123456789abcdef"

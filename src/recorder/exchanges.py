@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from recorder.errors import BudgetExceededError, DamagedError, UsageError
+from recorder.reading import LineStream
 from recorder.records import JsonValue, Row, encode_line, read_strict_json, sha256_of_json, validate_row
 from recorder.storage import write_atomically
 
@@ -149,7 +150,7 @@ class ExchangeLog:
             }
             validate_row("exchange", row, where=f"exchange {exchange_id} that was to be written")
             self._write(encode_line(row))
-            self.ledger.append(_ledger_entry(row))
+            self.ledger.append(ledger_entry(row))
         return row
 
     def close(self) -> None:
@@ -166,6 +167,29 @@ class ExchangeLog:
             self._descriptor = os.open(self.path, flags, 0o644)
         while line:
             line = line[os.write(self._descriptor, line) :]
+
+
+def read_exchanges(path: Path) -> list[Row]:
+    """The exchanges of a log, each valid; a torn last line is left out.
+
+    Raises:
+        DamagedError: A line is no exchange, or two have one id.
+    """
+    rows: list[Row] = []
+    seen: set[int] = set()
+    stream = LineStream(path)
+    for line in stream:
+        if not line.endswith(b"\n"):
+            break
+        where = f"{path} line {stream.number}"
+        row = read_strict_json(line, where=where)
+        validate_row("exchange", row, where=where)
+        if row["exchange_id"] in seen:
+            message = f"{where} holds exchange {row['exchange_id']} a second time"
+            raise DamagedError(message)
+        seen.add(row["exchange_id"])
+        rows.append(row)
+    return rows
 
 
 def spell_body(body: bytes) -> JsonValue:
@@ -241,7 +265,7 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _ledger_entry(row: Row) -> Row:
+def ledger_entry(row: Row) -> Row:
     """What an attempt cost: no request and no answer."""
     response = row["response"] if isinstance(row["response"], dict) else {}
     entry = {name: row[name] for name in ("exchange_id", "status", "error_type", "omitted", "elapsed_s")}

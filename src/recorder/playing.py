@@ -26,6 +26,7 @@ from recorder.wrappers import RecordEpisode
 if TYPE_CHECKING:
     import gymnasium
 
+    from recorder.model_play import ModelRun
     from recorder.policies import Policy
     from recorder.pong_policies import PongPolicy
     from recorder.records import Row
@@ -73,8 +74,33 @@ def add_play(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--info", default="", metavar="KEYS", help="info keys to record, separated by commas")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    _add_model(parser.add_argument_group("asking a model over HTTP (extra `http`)"))
     _add_holding(parser.add_argument_group("holding an action"))
     _add_atari(parser.add_argument_group("Atari games (--env ALE/...)"))
+
+
+def _add_model(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--model", metavar="NAME", help="ask this model before each decision, instead of --policy")
+    group.add_argument("--base-url", metavar="URL", help="of its server, such as http://127.0.0.1:8000/v1")
+    group.add_argument(
+        "--protocol",
+        choices=("chat", "decisions"),
+        default="chat",
+        help="OpenAI-compatible chat completions (default), or questions in and probabilities out",
+    )
+    group.add_argument("--program", type=Path, metavar="FILE", help="question program: what is asked, and the actions")
+    group.add_argument(
+        "--max-api-calls", type=_positive, metavar="N", help="hard cap on HTTP attempts, retries included"
+    )
+    group.add_argument("--response-model", metavar="NAME", help="the model that responses must name (default: --model)")
+    group.add_argument("--api-key-env", metavar="VARIABLE", help="environment variable that holds the key")
+    group.add_argument(
+        "--secret-env",
+        action="append",
+        default=[],
+        metavar="VARIABLE",
+        help="further secrets to keep out of every file",
+    )
 
 
 def _add_holding(group: argparse._ArgumentGroup) -> None:
@@ -113,8 +139,10 @@ def run_play(parsed: argparse.Namespace) -> int:
         message = f"--factory {parsed.factory} names no function: write it as module:function"
         raise UsageError(message)
     env = _make_played_environment(parsed)
+    run: ModelRun | None = None
     try:
-        policy = _make_policy(parsed, env)
+        run = _open_model(parsed, env)
+        policy: Policy = _make_policy(parsed, env) if run is None else run.policy
         recorder = RecordEpisode(
             env,
             parsed.out,
@@ -123,8 +151,9 @@ def run_play(parsed: argparse.Namespace) -> int:
             ram=None if parsed.ram == "none" else parsed.ram,
             rgb=env.render_mode == "rgb_array",
             info_keys=[key for key in parsed.info.split(",") if key],
-            policy={"name": parsed.policy, "run_seed": parsed.seed},
+            policy={"name": parsed.policy, "run_seed": parsed.seed} if run is None else run.description,
             rebuild=True,
+            redact=(lambda value: value) if run is None else run.log.redactor.redact,
         )
     except BaseException:
         env.close()
@@ -132,13 +161,36 @@ def run_play(parsed: argparse.Namespace) -> int:
     try:
         with recorder:
             episodes = _play_episodes(recorder, policy, parsed)
-    except (OSError, RecorderError):
+    except RecorderError as error:
+        say(_describe_rest(recorder))
+        if run is None:
+            raise
+        raise CannotRunError(run.log.redactor.redact_text(str(error))) from None  # it may repeat what a model said
+    except OSError:
         say(_describe_rest(recorder))
         raise
     except Exception as error:
         raise CannotRunError(_describe_failure(error, recorder)) from error
+    finally:
+        if run is not None:
+            _report_ledger(run.close())
     _report_episodes(episodes, parsed)
     return 0
+
+
+def _open_model(parsed: argparse.Namespace, env: gymnasium.Env[Any, Any]) -> ModelRun | None:
+    if parsed.model is None:
+        return None
+    from recorder.model_play import open_model_run  # noqa: PLC0415 - httpx is optional
+
+    return open_model_run(parsed, env)
+
+
+def _report_ledger(totals: Row) -> None:
+    statuses = ", ".join(f"{count} x {status}" for status, count in totals["statuses"].items())
+    usage = ", ".join(f"{name} {value:g}" for name, value in totals["usage"].items())
+    counts = f"{totals['attempts']} HTTP attempts ({statuses or 'none'}); {usage or 'no usage stated'}"
+    say(f"{counts}; {totals['redacted_places']} places redacted")
 
 
 def _require_sensible(parsed: argparse.Namespace) -> None:
@@ -152,6 +204,8 @@ def _require_sensible(parsed: argparse.Namespace) -> None:
         problem = "--observe vision reads objects off the screen: add --track objects"
     elif parsed.track is not None and parsed.observe in {"rgb", "grayscale"}:
         problem = f"--track objects takes its boxes from ram or vision, not from --observe {parsed.observe}"
+    elif parsed.model is not None and parsed.policy != "random":
+        problem = "--model decides: leave out --policy"
     elif parsed.layout is not None:
         problem = _find_unknown_to_layout(parsed)
     if problem is not None:
@@ -166,6 +220,8 @@ def _find_unknown_to_layout(parsed: argparse.Namespace) -> str | None:
         return f"--layout {parsed.layout} knows the policies {', '.join(RECORDED_NAMES)}, not {parsed.policy!r}"
     if parsed.frames is not None:
         return f"--layout {parsed.layout} has no limit of raw frames: use --decisions"
+    if parsed.model is not None:
+        return f"--layout {parsed.layout} is written for local policies: leave out --layout with --model"
     if parsed.episodes not in {None, 1}:
         return f"--layout {parsed.layout} holds one episode a folder: leave out --episodes"
     others = {"mode": parsed.mode, "difficulty": parsed.difficulty, "full-action-space": parsed.full_action_space}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from recorder.errors import MissingExtraError
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from recorder.exchanges import ExchangeLog, Omission
     from recorder.records import JsonValue
+
+Client: TypeAlias = httpx.Client
+Response: TypeAlias = httpx.Response
+HttpError: TypeAlias = httpx.TransportError
 
 # A body beyond this is not kept; the client gets all of it.
 KEPT_BYTES = 16 << 20
@@ -114,6 +118,11 @@ class AsyncRecordingTransport(httpx.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+def open_client(transport: httpx.BaseTransport, timeout_s: float) -> Client:
+    """A client over a transport."""
+    return httpx.Client(transport=transport, timeout=timeout_s)
+
+
 class _Capture:
     """One exchange on its way into the log; written once."""
 
@@ -133,6 +142,7 @@ class _Capture:
     def begin(self, response: httpx.Response) -> bool:
         """Take the head of a response; say whether that was all, as it had been read before it came here."""
         self._response = response
+        response.extensions["exchange_id"] = self._exchange_id
         if not response.is_closed:
             return False
         self._decoded = response.content

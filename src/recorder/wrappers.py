@@ -64,6 +64,7 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         validate: Check every line against its schema before it is written.
         rebuild: Build the environment anew for every episode after the first, for those in which something
             survives a reset: only then can each of their episodes be replayed alone.
+        redact: Removes secrets from the manifest and from every prediction before they are written.
         draw_seed: Draws the seed of a first `reset()` without one; operating system entropy by default.
 
     Attributes:
@@ -90,6 +91,7 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         durability: Durability = "batch",
         validate: bool = True,
         rebuild: bool = False,
+        redact: Callable[[Any], Any] = lambda value: value,
         draw_seed: Callable[[], int] = lambda: secrets.randbelow(SEED_LIMIT),
     ) -> None:
         """Refuse what could not be replayed; write nothing yet."""
@@ -126,6 +128,7 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._durability = durability
         self._is_validating = validate
         self._is_rebuilding = rebuild
+        self._redact = redact
         self._draw_seed = draw_seed
         self._run_seed: int | None = None
         self._episode_index = 0
@@ -166,7 +169,7 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def predict(self, prediction: Row) -> None:
         """Record with the next decision why the policy chose its action, as a JSON object."""
-        self._prediction = prediction
+        self._prediction = self._redact(prediction)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; one that is still running ends as abandoned.
@@ -186,15 +189,17 @@ class RecordEpisode(gymnasium.Wrapper[Any, Any, Any, Any]):
             is_validating=self._is_validating,
         )
         writer.write_manifest(
-            {
-                "format_version": FORMAT_VERSION,
-                "kind": "episode",
-                "episode_index": self._episode_index,
-                "reset": {"seed": seed, "seed_origin": origin, "options": spelled_options},
-                "limits": self._limits.to_manifest(),
-                **self._description,
-                "provenance": describe_provenance(),
-            }
+            self._redact(
+                {
+                    "format_version": FORMAT_VERSION,
+                    "kind": "episode",
+                    "episode_index": self._episode_index,
+                    "reset": {"seed": seed, "seed_origin": origin, "options": spelled_options},
+                    "limits": self._limits.to_manifest(),
+                    **self._description,
+                    "provenance": describe_provenance(),
+                }
+            )
         )
         self._episode_index += 1
         self._writer, self.episode_folder = writer, folder

@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from recorder.policies import import_from_here
 from recorder.reading import require_episode
 from recorder.records import FRAMES
 from recorder.storage import require_new_folder, require_outside_episodes
+from replay.engine import Replay
 from replay.inspection import find_episode, inspect_decision, render_strip
 from replay.opening import AnyReplay, open_replay
 from replay.report import describe_verdict, show_inspection, write_report
@@ -42,6 +44,9 @@ def replay_main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--episode", type=Path, required=True, metavar="DIR", help="folder of the episode")
     parser.add_argument("--video", action="store_true", help="also write replay.mp4, at simulation time")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the results (default: replays/EPISODE)")
+    parser.add_argument(
+        "--policy", action="store_true", help="let a recorded model policy decide again, from its recorded exchanges"
+    )
     _add_permissions(parser)
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
     parsed = parser.parse_args(arguments)
@@ -97,14 +102,16 @@ def _replay(parsed: argparse.Namespace) -> int:
 
 def _write_results(parsed: argparse.Namespace, replay: AnyReplay, out: Path) -> int:
     rate_hz = replay.rate_hz
+    # A historical episode's local policy decides again anyway.
+    run = partial(replay.run, is_asking_policy=parsed.policy) if isinstance(replay, Replay) else replay.run
     written: Row = {"reconstructed_frames": str(out / FRAMES)}
     video: VideoWriter | None = None
     with (out / FRAMES).open("xb") as frames:
         if parsed.video and replay.is_drawing:
             with VideoWriter(out / VIDEO, rate_hz) as video:
-                verdict = replay.run(frame_sink=video.append, line_sink=frames.write)
+                verdict = run(frame_sink=video.append, line_sink=frames.write)
         else:
-            verdict = replay.run(line_sink=frames.write)
+            verdict = run(line_sink=frames.write)
             if parsed.video:
                 video = _render_again(parsed, out / VIDEO, rate_hz)
     if video is not None and video.pictures:

@@ -29,6 +29,7 @@ from replay.actions import ActionReader
 from replay.divergence import MISSING, ArraySources, Mismatch, Place, compare_rows
 from replay.evidence import Evidence
 from replay.fresh_arrays import BEHIND_DECISIONS, FreshArrays
+from replay.model_proof import ModelProof, holds_model_policy, rerun_policy
 from replay.raw_frames import RawFrameComparison
 from replay.verdict import Verdict
 
@@ -135,7 +136,12 @@ class Replay:
         return {}
 
     def run(
-        self, *, frame_sink: FrameSink | None = None, line_sink: LineSink | None = None, decisions: int | None = None
+        self,
+        *,
+        frame_sink: FrameSink | None = None,
+        line_sink: LineSink | None = None,
+        decisions: int | None = None,
+        is_asking_policy: bool = False,
     ) -> Verdict:
         """Step through the episode up to its end, its first divergence or a number of decisions.
 
@@ -143,6 +149,7 @@ class Replay:
             frame_sink: Gets the picture of the reset and of every raw frame.
             line_sink: Gets every reconstructed line for `frames.jsonl`.
             decisions: Stop after so many, and then leave files and totals unjudged.
+            is_asking_policy: Let a recorded model policy decide again, from the recorded exchanges.
 
         Returns:
             The verdict, also as `self.verdict`.
@@ -167,6 +174,7 @@ class Replay:
                     self._note_surplus_arrays()
                 self._note_absent_info()
                 self._note_run()
+                self._prove_model(is_asking_policy=is_asking_policy)
         except (CannotRunError, UsageError) as error:
             raise self._blame_damage(error) from error
         finally:
@@ -224,7 +232,7 @@ class Replay:
         for channel, reason in (("RAM", channels["ram"]["absent"]), ("RGB", channels["rgb"]["absent"])):
             if reason is not None:
                 self.verdict.not_checked.append(f"{channel}: {reason}")
-        if self.manifest["policy"] is not None:
+        if self.manifest["policy"] is not None and not holds_model_policy(self.manifest):
             self.verdict.not_checked.append("predictions: the policy is not run")
         return Stepper(
             self.env,
@@ -375,6 +383,21 @@ class Replay:
                 f"this was episode {index} of its run: state that survives a reset would explain it "
                 "(record such an environment with rebuild=True, as `record play` does)"
             )
+
+    def _prove_model(self, *, is_asking_policy: bool) -> None:
+        """Derive predictions and actions from the exchanges with the model, if nothing differs before."""
+        if not holds_model_policy(self.manifest):
+            if is_asking_policy:
+                self.verdict.not_checked.append(
+                    "policy: only one that asks a model can be asked again from its exchanges"
+                )
+            return
+        if self.verdict.mismatches:
+            self.verdict.not_checked.append("predictions: the replay diverged")
+            return
+        proof = ModelProof(self._evidence.folder, self.manifest, self.verdict)
+        act = rerun_policy(self.manifest, self.env) if is_asking_policy else None
+        proof.prove(decisions=self.verdict.decisions, act=act)
 
     def _keep_exception(self, place: Place, error: Exception, raised_then: str | None = None) -> bool:
         """What the environment raises is what the replay gave; it never lets the replay go on."""

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx
 
-from recorder.errors import CannotRunError, DamagedError
+from recorder.errors import CannotRunError
 from recorder.exchanges import spell_body, unspell_json
-from recorder.reading import LineStream
-from recorder.records import read_strict_json, sha256_of_json, validate_row
+from recorder.records import sha256_of_json
 from recorder.redaction import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from recorder.records import JsonValue, Row
 
@@ -39,7 +37,7 @@ class ReplayTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
     not recorded, so they come back empty.
 
     Args:
-        exchanges: Rows of `model-exchanges.jsonl`, in order; see `read_exchanges`.
+        exchanges: Rows of `model-exchanges.jsonl`, in order; see `recorder.exchanges.read_exchanges`.
         redactor: Removes the same secrets as at the recording; without it requests must not hold any.
 
     Attributes:
@@ -104,29 +102,6 @@ class ReplayTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             f"{method} {url} was not recorded; nearest is exchange {row['exchange_id']}, where {path} was "
             f"{_show(recorded)} and is {_show(here)} here ({count} {'difference' if count == 1 else 'differences'})"
         )
-
-
-def read_exchanges(path: Path) -> list[Row]:
-    """The exchanges of a log, each valid; a torn last line is left out.
-
-    Raises:
-        DamagedError: A line is no exchange, or two have one id.
-    """
-    rows: list[Row] = []
-    seen: set[int] = set()
-    stream = LineStream(path)
-    for line in stream:
-        if not line.endswith(b"\n"):
-            break
-        where = f"{path} line {stream.number}"
-        row = read_strict_json(line, where=where)
-        validate_row("exchange", row, where=where)
-        if row["exchange_id"] in seen:
-            message = f"{where} holds exchange {row['exchange_id']} a second time"
-            raise DamagedError(message)
-        seen.add(row["exchange_id"])
-        rows.append(row)
-    return rows
 
 
 def _build_response(row: Row, request: httpx.Request) -> httpx.Response:

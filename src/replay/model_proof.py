@@ -1,0 +1,224 @@
+"""Proves offline that each recorded action follows from what a model was asked and what it answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recorder.encoding import decode_value, encode_value
+from recorder.errors import CannotRunError, DamagedError, RecorderError, UsageError
+from recorder.exchanges import EXCHANGES, LEDGER, ledger_entry, read_exchanges, unspell_json
+from recorder.programs import ActionProgram, AnswerError
+from recorder.reading import ArrayFile, LineStream
+from recorder.records import TRANSITIONS, Row, read_strict_json, sha256_of_json
+from replay.divergence import MISSING, Mismatch, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from recorder.records import JsonValue
+    from replay.verdict import Verdict
+
+    Act = Callable[[Any], Any]
+
+
+def holds_model_policy(manifest: Row) -> bool:
+    """Whether the episode's actions were chosen by a model that a program asked."""
+    policy = manifest.get("policy")
+    return isinstance(policy, dict) and isinstance(policy.get("program"), dict)
+
+
+class ModelProof:
+    """What a model was asked and answered in one episode, held against its transitions.
+
+    Args:
+        folder: The episode; its log lies beside it or at the root of its run.
+        manifest: Its manifest.
+        verdict: Gets what does not fit, and how much was compared.
+
+    Raises:
+        MissingExtraError: httpx is not installed.
+    """
+
+    def __init__(self, folder: Path, manifest: Row, verdict: Verdict) -> None:
+        """Read nothing yet."""
+        self._folder = folder
+        self._policy: Row = manifest["policy"]
+        self._verdict = verdict
+        self._arrays = ArrayFile(folder)
+        self._exchanges: dict[int, Row] = {}
+        self._used: set[int] = set()
+
+    def prove(self, *, decisions: int, act: Callable[[list[Row]], Act] | None = None) -> None:
+        """Check every decision up to a number; the first that does not fit ends it.
+
+        Args:
+            decisions: How many were replayed.
+            act: Makes of the episode's exchanges the policy that took its actions; it is asked again.
+        """
+        try:
+            program = ActionProgram.from_json(self._policy["program"], where="the manifest's program")
+        except UsageError as error:
+            self._verdict.add_fault(str(error))
+            return
+        if not self._compare(
+            Place("manifest"), "policy['program_sha256']", self._policy.get("program_sha256"), program.sha256
+        ):
+            return
+        if not self._read_log():
+            return
+        rows = self._read_transitions(decisions)
+        policy = None if act is None else act(self._own_exchanges(rows))
+        for row in rows:
+            if not self._prove_decision(program, row, policy):
+                return
+        self._verdict.compared["predictions"] = len(rows)
+        self._verdict.compared["exchanges"] = len(rows)
+        if act is not None:
+            self._verdict.compared["policy_actions"] = len(rows)
+
+    def _read_log(self) -> bool:
+        found = [place / EXCHANGES for place in (self._folder, self._folder.parent) if (place / EXCHANGES).is_file()]
+        if not found:
+            return self._fault(f"{EXCHANGES} is missing, beside the episode and at the root of its run")
+        try:
+            rows = read_exchanges(found[0])
+        except DamagedError as error:
+            return self._fault(str(error))
+        self._exchanges = {row["exchange_id"]: row for row in rows}
+        missing = sorted(set(range(1, len(rows) + 1)) - set(self._exchanges))
+        if missing:
+            return self._fault(f"{found[0]} lacks exchange {missing[0]}: ids are contiguous from 1")
+        for row in rows:
+            if row["request_sha256"] != sha256_of_json(row["request"]):
+                return self._fault(
+                    f"{found[0]}: exchange {row['exchange_id']} has another request than its digest says"
+                )
+        return self._check_ledger(found[0].with_name(LEDGER), rows)
+
+    def _check_ledger(self, path: Path, rows: list[Row]) -> bool:
+        if not path.is_file():
+            self._verdict.not_checked.append(f"ledger: there is no {LEDGER}, as the run was interrupted")
+            return True
+        try:
+            ledger = read_strict_json(path.read_bytes(), where=str(path))
+        except DamagedError as error:
+            return self._fault(str(error))
+        stated = ledger.get("attempts") if isinstance(ledger, dict) else None
+        if stated != [ledger_entry(row) for row in rows]:
+            return self._fault(f"{path} does not say what {EXCHANGES} holds")
+        return True
+
+    def _read_transitions(self, decisions: int) -> list[Row]:
+        rows: list[Row] = []
+        for line in LineStream(self._folder / TRANSITIONS):
+            if len(rows) == decisions or not line.endswith(b"\n"):
+                break
+            rows.append(read_strict_json(line, where=TRANSITIONS))
+        return rows
+
+    def _own_exchanges(self, rows: list[Row]) -> list[Row]:
+        """The exchanges of these decisions, with the failed attempts before each."""
+        numbers = {row["prediction"].get("exchange_id") for row in rows if isinstance(row["prediction"], dict)}
+        own = []
+        for number in sorted(number for number in numbers if number in self._exchanges):
+            before = number - 1
+            failed: list[Row] = []
+            while before in self._exchanges and before not in numbers and self._is_failed(before, number):
+                failed.append(self._exchanges[before])
+                before -= 1
+            own += [*reversed(failed), self._exchanges[number]]
+        return own
+
+    def _is_failed(self, before: int, number: int) -> bool:
+        earlier, later = self._exchanges[before], self._exchanges[number]
+        return earlier["response"] is None and earlier["request_sha256"] == later["request_sha256"]
+
+    def _prove_decision(self, program: ActionProgram, row: Row, policy: Act | None) -> bool:
+        place = Place("transition", row["decision"])
+        prediction = row["prediction"]
+        number = prediction.get("exchange_id") if isinstance(prediction, dict) else None
+        exchange = self._exchanges.get(number) if isinstance(number, int) else None
+        if exchange is None or not isinstance(number, int):
+            return self._compare(place, "prediction['exchange_id']", number, "(an exchange of the log)")
+        if number in self._used:
+            return self._compare(place, "prediction['exchange_id']", number, "(one that no decision before it used)")
+        self._used.add(number)
+        settings = self._policy
+        observation = decode_value(row["observation"], self._arrays)
+        request = program.request(settings["protocol"], settings["model"], observation)
+        if not self._compare(place, "exchange.request", exchange["request"], request):
+            return False
+        try:
+            derived = program.decode(settings["protocol"], unspell_json(exchange["response"]))
+            action = program.action_of(derived)
+        except AnswerError as error:
+            return self._compare(place, "exchange.response", exchange["response"], f"(no answer: {error})")
+        whole = {**derived, "requested_model": settings["model"], "exchange_id": number}
+        return (
+            self._compare(place, "prediction", prediction, whole)
+            and self._compare(
+                place, "prediction['response_model']", derived["response_model"], settings["response_model"]
+            )
+            and self._compare(place, "action", _plain(decode_value(row["action"], self._arrays)), action)
+            and (policy is None or self._compare_policy(place, row, policy, observation))
+        )
+
+    def _compare_policy(self, place: Place, row: Row, policy: Act, observation: Any) -> bool:  # noqa: ANN401
+        try:
+            taken = encode_value(policy(observation), is_sent=True)
+        except CannotRunError as error:
+            taken = f"(no action: {error})"
+        return self._compare(place, "policy action", row["action"], taken)
+
+    def _compare(self, place: Place, field: str, recorded: JsonValue, derived: JsonValue) -> bool:
+        if sha256_of_json(recorded) == sha256_of_json(derived):
+            return True
+        path, left, right = _first_difference(recorded, derived)
+        return self._verdict.keep([Mismatch(place, f"{field}{path}", None, left, right)])
+
+    def _fault(self, text: str) -> bool:
+        self._verdict.add_fault(text)
+        return False
+
+
+def _first_difference(recorded: JsonValue, derived: JsonValue) -> tuple[str, JsonValue, JsonValue]:
+    """The innermost place in which two JSON values differ, the first of them."""
+    if isinstance(recorded, dict) and isinstance(derived, dict):
+        for key in [*derived, *recorded]:
+            left, right = recorded.get(key, MISSING), derived.get(key, MISSING)
+            if sha256_of_json(left) != sha256_of_json(right):
+                path, *values = _first_difference(left, right)
+                return f"[{key!r}]{path}", values[0], values[1]
+    if isinstance(recorded, list) and isinstance(derived, list) and len(recorded) == len(derived):
+        for number, (left, right) in enumerate(zip(recorded, derived, strict=True)):
+            if sha256_of_json(left) != sha256_of_json(right):
+                path, *values = _first_difference(left, right)
+                return f"[{number}]{path}", values[0], values[1]
+    return "", recorded, derived
+
+
+def _plain(action: Any) -> JsonValue:  # noqa: ANN401 - any action
+    return action.tolist() if hasattr(action, "tolist") else action
+
+
+def rerun_policy(manifest: Row, env: Any) -> Callable[[list[Row]], Act]:  # noqa: ANN401 - any environment
+    """Makes the recorded policy again, over the recorded exchanges instead of a server."""
+
+    def make(exchanges: list[Row]) -> Act:
+        from recorder.model_policy import ModelPolicy, ModelSettings  # noqa: PLC0415 - httpx is optional
+        from recorder.transport import open_client  # noqa: PLC0415 - as above
+        from replay.transport import ReplayTransport  # noqa: PLC0415 - as above
+
+        policy = manifest["policy"]
+        try:
+            program = ActionProgram.from_json(policy["program"])
+        except RecorderError as error:
+            raise DamagedError(str(error)) from error
+        settings = ModelSettings(
+            policy["model"], policy["base_url"], policy["protocol"], policy["response_model"], retries=len(exchanges)
+        )
+        client = open_client(ReplayTransport(exchanges), settings.timeout_s)
+        return ModelPolicy(program, settings, None, env, client=client, sleep=lambda _: None)
+
+    return make
