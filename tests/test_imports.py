@@ -54,6 +54,7 @@ LADDER = (
     "replay.engine",
     "replay.pong_play",
     "replay.opening",
+    "replay.origin",
     "replay.video",
     "replay.inspection",
     "replay.report",

@@ -20,7 +20,7 @@ from recorder.cli import main as record
 from recorder.errors import UsageError
 from recorder.programs import ActionProgram, AnswerError, select
 from recorder.records import digest_of, encode_document, encode_line, sha256_of_json
-from replay.cli import replay_main
+from replay.cli import inspect_main, replay_main
 from replay.opening import replay_episode
 
 KEY = 'sk-canary/"0123456789\\é'
@@ -415,3 +415,59 @@ def test_what_is_missing_is_said_before_anything_is_asked(more, said, tmp_path, 
     assert play("http://127.0.0.1:9/v1", tmp_path / "run", more=more) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def inspect(episode, capsys, *more):
+    assert inspect_main(["--episode", str(episode), "--decision", "2", "--json", *more]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_decision_shows_its_exchange_and_where_that_was_found(run, tmp_path, capsys):
+    shown = inspect(run / "episode-0000", capsys)
+    assert shown["input_origin"] == "recorded at the root of the run"
+    assert shown["request"] == exchanges(run)[3]["request"]
+    assert shown["response"]["model"] == "loop-1"
+    copy = shutil.copytree(run, tmp_path / "copy")
+    (copy / LOG).rename(copy / "episode-0000" / LOG)
+    assert inspect(copy / "episode-0000", capsys)["input_origin"] == "recorded"
+    (copy / "episode-0000" / LOG).rename(tmp_path / "elsewhere.jsonl")
+    shown = inspect(copy / "episode-0000", capsys)
+    assert (shown["input_origin"], shown["request"]) == ("recorded but missing: no log holds exchange 4", None)
+    shown = inspect(copy / "episode-0000", capsys, "--exchanges", str(tmp_path / "elsewhere.jsonl"))
+    assert shown["input_origin"] == "recorded, in the named log"
+    nowhere = ["--episode", str(copy / "episode-0000"), "--decision", "2", "--exchanges", str(tmp_path / "nowhere")]
+    assert inspect_main(nowhere) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "label"),
+    [
+        (set_at("response", None), "recorded, but the attempt failed"),
+        (set_at("exchange_id", 3), "recorded but missing: no log holds exchange 4"),
+        ("double", "recorded, but more than one exchange has its id: none is shown"),
+    ],
+)
+def test_an_exchange_that_is_not_what_it_should_be_is_not_passed_off_as_one(change, label, run, tmp_path, capsys):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    if change == "double":
+        double_line(copy / LOG, 3)
+    else:
+        change_line(copy / LOG, 3, change)
+    assert inspect(copy / "episode-0000", capsys)["input_origin"] == label
+
+
+def test_a_prediction_without_exchange_gets_a_request_that_says_it_is_reconstructed(run, tmp_path, capsys):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    change_line(copy / ROWS, 2, lambda row: row["prediction"].pop("exchange_id"))
+    redo_digests(copy / "episode-0000")
+    shown = inspect(copy / "episode-0000", capsys)
+    assert shown["input_origin"] == "reconstructed from program and observation, not recorded"
+    assert shown["request"] == exchanges(run)[3]["request"]
+    assert shown["response"] is None
+
+
+def test_a_decision_reads_at_a_glance_with_its_exchange(run, capsys):
+    assert inspect_main(["--episode", str(run / "episode-0000"), "--decision", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "recorded at the root of the run" in shown
+    assert "response" in shown

@@ -61,6 +61,12 @@ def inspect_main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--episode", type=Path, metavar="DIR", help="episode (default: the newest at or under this folder)"
     )
+    parser.add_argument(
+        "--exchanges",
+        type=Path,
+        metavar="FILE",
+        help="log of the model's exchanges (default: beside the episode, else at the root of its run)",
+    )
     parser.add_argument("--image", type=Path, metavar="FILE", help="replay up to it and write its raw frames as a PNG")
     _add_permissions(parser)
     parser.add_argument("--json", action="store_true", help="print the decision as JSON")
@@ -178,7 +184,7 @@ def _inspect(parsed: argparse.Namespace) -> int:
         say(f"episode: {folder} ({which}; name another with --episode)")
     else:
         folder = parsed.episode
-    inspection = inspect_decision(folder, parsed.decision)
+    inspection = inspect_decision(folder, parsed.decision, log=parsed.exchanges)
     for fault in inspection.faults:
         say(f"damaged: {fault}")
     if parsed.image is not None:

@@ -12,17 +12,15 @@ import numpy as np
 from recorder.errors import DamagedError, DivergedError, UsageError
 from recorder.pong import GAME
 from recorder.pong_play import KIND
-from recorder.pong_policies import RECORDED_NAMES
-from recorder.reading import EpisodeReader, LineStream, digest_file, find_episodes, require_episode
+from recorder.reading import EpisodeReader, digest_file, find_episodes, require_episode
 from recorder.records import FRAMES, MANIFEST, SUMMARY, TRANSITIONS, Row, read_strict_json, validate_row
 from replay.opening import open_replay
+from replay.origin import Origin, find_historical_origin, find_origin
 from replay.video import write_picture
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
-
-EXCHANGES = "model-exchanges.jsonl"
 
 # White columns between the pictures of a strip.
 GAP_PX = 4
@@ -40,9 +38,7 @@ class Inspection:
         transition: The decision's row.
         frames: The rows of its raw frames.
         faults: What is wrong with the files that it was read from.
-        request: What was sent to a model for it, if that is known.
-        response: What the model answered.
-        input_origin: Where the request comes from, or why there is none.
+        origin: What a model was asked and answered, and where that comes from; None if no model decided.
     """
 
     episode: Path
@@ -52,13 +48,12 @@ class Inspection:
     transition: Row
     frames: list[Row]
     faults: list[str]
-    request: Row | None = None
-    response: Row | None = None
-    input_origin: str | None = None
+    origin: Origin | None = None
 
     def to_json(self) -> Row:
         """As `--json` shows it."""
-        asked = {"request": self.request, "response": self.response, "input_origin": self.input_origin}
+        origin = self.origin
+        asked = {} if origin is None else {"request": origin.request, "response": origin.response}
         return {
             "kind": "inspection",
             "episode": str(self.episode),
@@ -68,11 +63,12 @@ class Inspection:
             "transition": self.transition,
             "frames": self.frames,
             "faults": self.faults,
-            **(asked if self.input_origin is not None else {}),
+            **asked,
+            "input_origin": None if origin is None else origin.label,
         }
 
 
-def inspect_decision(folder: Path, decision: int) -> Inspection:
+def inspect_decision(folder: Path, decision: int, *, log: Path | None = None) -> Inspection:
     """Read one decision and hold the line files against the digests of the summary; nothing is replayed.
 
     Raises:
@@ -81,7 +77,7 @@ def inspect_decision(folder: Path, decision: int) -> Inspection:
     """
     reader = EpisodeReader(folder)
     if reader.read_kind() == KIND:
-        return _inspect_historical(reader, decision)
+        return _inspect_historical(reader, decision, log)
     manifest = reader.read_document(MANIFEST)
     transition = _read_transition(reader, decision, "transition")
     frames = _read_frames(reader, decision, "frame")
@@ -90,10 +86,11 @@ def inspect_decision(folder: Path, decision: int) -> Inspection:
         faults.append(f"{folder / FRAMES} holds {len(frames)} of the decision's {transition['raw_frames']} raw frames")
     environment = manifest["environment"]
     name = str(environment["id"] or (environment["factory"] or {}).get("entry_point"))
-    return Inspection(folder, name, manifest, manifest["reset"]["seed"], transition, frames, faults)
+    origin = find_origin(folder, manifest, transition, log)
+    return Inspection(folder, name, manifest, manifest["reset"]["seed"], transition, frames, faults, origin)
 
 
-def _inspect_historical(reader: EpisodeReader, decision: int) -> Inspection:
+def _inspect_historical(reader: EpisodeReader, decision: int, log: Path | None) -> Inspection:
     folder = reader.folder
     manifest = reader.read_document(MANIFEST, schema=f"{KIND}.manifest")
     transition = _read_transition(reader, decision, f"{KIND}.transition")
@@ -101,30 +98,8 @@ def _inspect_historical(reader: EpisodeReader, decision: int) -> Inspection:
     faults = []
     if reader.has(FRAMES) and len(frames) != transition["raw_frames"]:
         faults.append(f"{folder / FRAMES} holds {len(frames)} of the decision's {transition['raw_frames']} raw frames")
-    request, response, origin = find_exchange(folder, manifest, transition["prediction"])
-    return Inspection(folder, GAME, manifest, manifest["seed"], transition, frames, faults, request, response, origin)
-
-
-def find_exchange(folder: Path, manifest: Row, prediction: Row) -> tuple[Row | None, Row | None, str]:
-    """What was sent to a model for a historical decision: request, response, and where they come from.
-
-    The log lies beside the episode, or at the root of its suite.
-    """
-    if manifest["policy"] in RECORDED_NAMES.values():
-        return None, None, "local policy: nothing was sent"
-    number = prediction.get("exchange_id")
-    if number is None:
-        known = isinstance(manifest.get("question_program"), dict)
-        return None, None, "wording unavailable: only the question program is known" if known else "unavailable"
-    for place, origin in ((folder, "recorded-json-exchange"), (folder.parent, "recorded-json-exchange of the suite")):
-        log = place / EXCHANGES
-        if not log.is_file():
-            continue
-        for line in LineStream(log):
-            row = read_strict_json(line, where=str(log))
-            if isinstance(row, dict) and row.get("exchange_id") == number:
-                return row.get("request"), row.get("response"), origin
-    return None, None, f"recorded as exchange {number}, but no {EXCHANGES} holds it"
+    origin = find_historical_origin(folder, manifest, transition["prediction"], log)
+    return Inspection(folder, GAME, manifest, manifest["seed"], transition, frames, faults, origin)
 
 
 def _read_transition(reader: EpisodeReader, decision: int, schema: str) -> Row:

@@ -67,11 +67,12 @@ def show_inspection(inspection: Inspection, console: Console) -> None:
         facts.add_row(f"info {key}", Text(show_value(value)))
     if "ram_sha256" in row:
         facts.add_row("RAM digest", Text(row["ram_sha256"] or _reason(inspection.manifest, "ram")))
-    if inspection.input_origin is not None:
-        facts.add_row("model", Text(inspection.input_origin))
-    for name in ("request", "response"):
-        if getattr(inspection, name) is not None:
-            facts.add_row(name, Text(show_value(getattr(inspection, name))))
+    if inspection.origin is not None:
+        facts.add_row("model", Text(inspection.origin.label))
+        for name in ("request", "response"):
+            asked = getattr(inspection.origin, name)
+            if asked is not None:
+                facts.add_row(name, Text(show_value(asked)))
     console.print(facts)
     console.print(_frame_table(inspection))
 
