@@ -37,6 +37,11 @@ def emulator_ram(simulator: Any) -> Callable[[], bytes]:  # noqa: ANN401 - ale_p
     return lambda: ale.getRAM().tobytes()
 
 
+def emulator_frames_per_step(simulator: object) -> object:
+    """How many frames an emulator's step lasts: a number, or a range; None for what is no emulator."""
+    return getattr(simulator, "_frameskip", 1) if is_emulator(simulator) else None
+
+
 def emulator_screen(simulator: Any) -> Callable[[Any], object]:  # noqa: ANN401 - as above
     """A function that draws the emulator's screen, as its `render()` gives it, into an array of that shape."""
     draw: Callable[[Any], object] = simulator.ale.getScreenRGB
@@ -62,17 +67,21 @@ def rom_sha256(game: str) -> str:
         with quiet_roms():
             path = roms.get_rom_path(game)
     except OSError as error:
-        message = f"the ROM of {game} cannot be used: {' '.join(str(error).split())}"
-        raise CannotRunError(message) from error
+        raise CannotRunError(describe_rom_error(game, error)) from error
     if path is None:
         message = f"ale-py has no ROM of {game!r}"
         raise CannotRunError(message)
     return _digest_rom(str(path))
 
 
+def describe_rom_error(game: str, error: OSError) -> str:
+    """What ale-py says of a ROM that it does not take, in one sentence."""
+    return f"the ROM of {game} cannot be used: {' '.join(str(error).split())}"
+
+
 @contextlib.contextmanager
 def quiet_roms() -> Iterator[None]:
-    """Send what ale-py prints about ALE_ROMS_DIR to stderr: stdout belongs to results."""
+    """Send what an environment prints, as ale-py does about ALE_ROMS_DIR, to stderr: stdout belongs to results."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
 

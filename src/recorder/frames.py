@@ -163,8 +163,11 @@ class DecisionFrames:
     def _find_digests(self) -> list[str]:
         """The SHA-256 of each picture."""
         if self._digests is None:
-            take = self._hasher.digest if self._hasher is not None else str
-            self._digests = [take(ticket) for ticket in self._pictures]
+            hasher = self._hasher
+            # Released when all are here, and not one by one: an interruption may come between.
+            self._digests = [str(ticket) if hasher is None else hasher.digest(ticket) for ticket in self._pictures]
+            if hasher is not None:
+                hasher.release(self._pictures)
         return self._digests
 
     def _find_quiet(self) -> list[bool]:

@@ -23,7 +23,7 @@ from recorder.atari import NAMESPACE
 from recorder.command import open_progress, printable, say
 from recorder.errors import CannotRunError
 from recorder.games import list_games, require_game
-from recorder.hashing import _usable_cores
+from recorder.hashing import usable_cores
 from recorder.records import MANIFEST
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def check_games(games: Sequence[str]) -> list[GameResult]:
     with (
         tempfile.TemporaryDirectory(prefix="record-games-", ignore_cleanup_errors=True) as folder,
         open_progress("checking", "games") as progress,
-        ThreadPoolExecutor(max(1, min(_usable_cores(), len(games)))) as pool,
+        ThreadPoolExecutor(max(1, min(usable_cores(), len(games)))) as pool,
     ):
         task = progress.add_task("", total=len(games))
         try:

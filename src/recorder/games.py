@@ -107,7 +107,8 @@ def require_game(env_id: str) -> None:
     Raises:
         CannotRunError: It is not.
     """
-    if env_id in gymnasium.registry:
+    spec = gymnasium.registry.get(env_id)
+    if spec is not None and spec.namespace == NAMESPACE.removesuffix("/"):
         return
     wanted = env_id.removeprefix(NAMESPACE).partition("-")[0].lower()
     similar = [game for game in list_games() if wanted[:4] and wanted[:4] in game.lower()]

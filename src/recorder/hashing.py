@@ -16,11 +16,14 @@ import sys
 import tempfile
 import weakref
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from recorder.hash_worker import REQUEST
+from recorder.hash_worker import QUIT, REQUEST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Picture: TypeAlias = np.ndarray[Any, Any]
 
@@ -40,6 +43,9 @@ TOLD_TOGETHER = 8
 
 DIGEST_BYTES = 32
 
+# How long a worker may take to end.
+STOP_S = 5.0
+
 
 class PictureHasher(Protocol):
     """Takes pictures of one shape, and gives the SHA-256 of each when it is asked for it."""
@@ -57,7 +63,11 @@ class PictureHasher(Protocol):
         ...
 
     def digest(self, ticket: Ticket) -> str:
-        """The SHA-256 of a picture, as hex; to be asked once."""
+        """The SHA-256 of a picture, as hex."""
+        ...
+
+    def release(self, tickets: Iterable[Ticket]) -> None:
+        """Forget digests that nobody will ask for again."""
         ...
 
     def close(self) -> None:
@@ -67,7 +77,7 @@ class PictureHasher(Protocol):
 
 def open_hasher(picture: Picture) -> PictureHasher:
     """The quickest hasher for pictures like this one: a worker where a second core would carry it."""
-    if picture.nbytes >= WORKER_PICTURE_BYTES and os.name == "posix" and sys.executable and _usable_cores() > 1:
+    if picture.nbytes >= WORKER_PICTURE_BYTES and os.name == "posix" and sys.executable and usable_cores() > 1:
         with contextlib.suppress(OSError):  # no process or no space to be had: it goes without
             return _WorkerHasher(picture.shape)
     return _OwnHasher(picture.shape)
@@ -91,12 +101,20 @@ class _OwnHasher:
     def digest(self, ticket: Ticket) -> str:
         return str(ticket)
 
+    def release(self, tickets: Iterable[Ticket]) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
 
 class _WorkerHasher:
-    """Hands pictures to a worker process; whatever becomes of it, every digest is given."""
+    """Hands pictures to a worker process; whatever becomes of it, every digest is given.
+
+    A slot keeps its picture until the digest is here, so that it can always be hashed here as well: when the worker
+    was killed, after closing, in a forked process, and after an interruption that came in the midst of talking to
+    the worker, when nobody knows what was said.
+    """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         length = int(np.prod(shape))
@@ -117,14 +135,17 @@ class _WorkerHasher:
         self._digests: dict[int, str] = {}
         self._requests, self._results = _pipes_of(process)
         self._is_alone = False
+        self._is_talking = False
         self._owner = os.getpid()
         self._stop = weakref.finalize(self, _stop_worker, process)
+        # A program that ends may still have decisions to write; the worker ends with it anyway.
+        self._stop.atexit = False
 
     def reserve(self) -> Picture:
-        if os.getpid() != self._owner:  # a fork shares the slots and the pipes with its parent
-            self._leave_worker()
-        if self._submitted - self._received >= len(self._slots):
+        while self._submitted - self._received >= len(self._slots):
             self._receive()
+        if os.getpid() != self._owner:
+            self._leave_worker()
         return self._slots[self._submitted % len(self._slots)]
 
     def commit(self) -> Ticket:
@@ -146,39 +167,63 @@ class _WorkerHasher:
             return ticket
         while ticket >= self._received:
             self._receive()
-        return self._digests.pop(ticket)
+        return self._digests[ticket]
+
+    def release(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            if isinstance(ticket, int):
+                self._digests.pop(ticket, None)
 
     def close(self) -> None:
+        self._is_alone = True
         if os.getpid() == self._owner:
             self._stop()
 
     def _tell(self) -> None:
         """Tell the worker which slots were filled."""
-        if self._untold and not self._is_alone:
+        if not self._untold:
+            return
+        if self._begin_talk():
             try:
                 os.write(self._requests, b"".join(self._untold))
             except OSError:
                 self._is_alone = True
         self._untold.clear()
+        self._is_talking = False
 
     def _receive(self) -> None:
-        """Take the digests that are there, at least one; if the worker was killed, make it from the slot."""
+        """Take the digests that are there, at least one."""
         self._tell()
-        answers = b"" if self._is_alone else os.read(self._results, len(self._slots) * DIGEST_BYTES)
-        if not answers:
+        if self._begin_talk():
+            answers = os.read(self._results, len(self._slots) * DIGEST_BYTES)
+            if answers:
+                self._keep(self._answers + answers)
+                self._is_talking = False
+                return
             self._is_alone = True
-            slot = self._slots[self._received % len(self._slots)]
-            self._digests[self._received] = hashlib.sha256(slot.data).hexdigest()
-            self._received += 1
-            return
-        answers = self._answers + answers
+        self._is_talking = False
+        slot = self._slots[self._received % len(self._slots)]
+        self._digests[self._received] = hashlib.sha256(slot.data).hexdigest()
+        self._received += 1
+
+    def _keep(self, answers: bytes) -> None:
         whole = len(answers) - len(answers) % DIGEST_BYTES
         for start in range(0, whole, DIGEST_BYTES):
             self._digests[self._received] = answers[start : start + DIGEST_BYTES].hex()
             self._received += 1
         self._answers = answers[whole:]
 
+    def _begin_talk(self) -> bool:
+        """Whether the worker can be talked to, from here until `_is_talking` is taken back."""
+        if os.getpid() != self._owner:
+            self._leave_worker()
+        if self._is_talking:  # the last time was interrupted
+            self._is_alone = True
+        self._is_talking = True
+        return not self._is_alone
+
     def _leave_worker(self) -> None:
+        """A fork shares slots and pipes with its parent: it goes on with copies of the slots, and alone."""
         self._is_alone = True
         self._slots = [slot.copy() for slot in self._slots]
         self._owner = os.getpid()
@@ -213,13 +258,22 @@ def _pipes_of(process: subprocess.Popen[bytes]) -> tuple[int, int]:
 
 
 def _stop_worker(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        # Said, and not only shown by closing: a fork may hold the pipe open.
+        with contextlib.suppress(OSError):
+            os.write(process.stdin.fileno(), REQUEST.pack(QUIT, 0))
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
-    process.wait()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
+    """The cores that the scheduler gives this process, where the system says so."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

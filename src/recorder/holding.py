@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
+from recorder.atari import emulator_frames_per_step
 from recorder.errors import CannotRunError, UsageError
 from recorder.limits import Limits
 
@@ -64,8 +65,9 @@ class HoldAction(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if raw_frame_hz is not None and not (isinstance(raw_frame_hz, int | float) and raw_frame_hz > 0):
             message = f"raw_frame_hz must be a number above 0, or None, not {raw_frame_hz!r}"
             raise UsageError(message)
-        if hasattr(env.unwrapped, "set_raw_frame_listener"):
-            message = f"{env.unwrapped} publishes its raw frames itself: leave out HoldAction"
+        _require_single_frames(env)
+        if noop_max and not env.action_space.contains(noop_action):
+            message = f"noop_action {noop_action!r} is not in {env.action_space}"
             raise UsageError(message)
         self.hold_frames = hold_frames
         self.noop_max = noop_max
@@ -133,6 +135,25 @@ class HoldAction(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             if self._raw_frames == limits.raw_frames or (reward and self._points == limits.points):
                 break
         return observation, total, terminated, truncated, {**info, "rewards": rewards}
+
+
+def _require_single_frames(env: gymnasium.Env[Any, Any]) -> None:
+    """Raise unless a step of the environment is one raw frame."""
+    layer = env
+    while True:
+        if hasattr(layer, "set_raw_frame_listener"):
+            message = f"{layer} publishes its raw frames itself: leave out HoldAction"
+            raise UsageError(message)
+        if not isinstance(layer, gymnasium.Wrapper):
+            break
+        layer = layer.env
+    frames = emulator_frames_per_step(layer)
+    if frames not in {None, 1}:
+        message = (
+            f"{layer} skips frames by itself (frameskip {frames}), so that its raw frames could not be seen: "
+            "make it with frameskip=1, and HoldAction holds the action"
+        )
+        raise UsageError(message)
 
 
 def _require_range(name: str, value: int, low: int, high: int) -> None:

@@ -10,6 +10,9 @@ from recorder.errors import UsageError
 
 LimitReason: TypeAlias = Literal["point_limit", "frame_limit", "decision_limit"]
 
+# What every reader of JSON can hold.
+MOST = 2**63
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -38,8 +41,8 @@ class Limits:
         """
         for name, limit in asdict(self).items():
             is_int = isinstance(limit, int) and not isinstance(limit, bool)
-            if limit is not None and not (is_int and limit >= 1):
-                message = f"the limit of {name} must be a whole number from 1, or None, not {limit!r}"
+            if limit is not None and not (is_int and 1 <= limit < MOST):
+                message = f"the limit of {name} must be a whole number from 1 to 2^63 - 1, or None, not {limit!r}"
                 raise UsageError(message)
         return {name: limit for name, limit in asdict(self).items() if limit is not None or name == "decisions"}
 

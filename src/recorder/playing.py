@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recorder.atari import NAMESPACE
+from recorder.atari import NAMESPACE, quiet_roms
 from recorder.command import open_progress, say, whole_number
 from recorder.errors import CannotRunError, RecorderError, UsageError
 from recorder.games import GameSettings, make_game
@@ -138,6 +138,13 @@ def run_play(parsed: argparse.Namespace) -> int:
     if parsed.factory is not None and not parsed.factory.partition(":")[2]:
         message = f"--factory {parsed.factory} names no function: write it as module:function"
         raise UsageError(message)
+    with quiet_roms():
+        episodes = _record_episodes(parsed)
+    _report_episodes(episodes, parsed)
+    return 0
+
+
+def _record_episodes(parsed: argparse.Namespace) -> list[Row]:
     env = _make_played_environment(parsed)
     run: ModelRun | None = None
     try:
@@ -160,7 +167,7 @@ def run_play(parsed: argparse.Namespace) -> int:
         raise
     try:
         with recorder:
-            episodes = _play_episodes(recorder, policy, parsed)
+            return _play_episodes(recorder, policy, parsed)
     except RecorderError as error:
         say(_describe_rest(recorder))
         if run is None:
@@ -174,8 +181,6 @@ def run_play(parsed: argparse.Namespace) -> int:
     finally:
         if run is not None:
             _report_ledger(run.close())
-    _report_episodes(episodes, parsed)
-    return 0
 
 
 def _open_model(parsed: argparse.Namespace, env: gymnasium.Env[Any, Any]) -> ModelRun | None:
@@ -225,7 +230,7 @@ def _find_unknown_to_layout(parsed: argparse.Namespace) -> str | None:
     if parsed.episodes not in {None, 1}:
         return f"--layout {parsed.layout} holds one episode a folder: leave out --episodes"
     others = {"mode": parsed.mode, "difficulty": parsed.difficulty, "full-action-space": parsed.full_action_space}
-    others |= {"env-kwargs": parsed.env_kwargs, "info": parsed.info}
+    others |= {"env-kwargs": parsed.env_kwargs, "info": parsed.info, "ram": parsed.ram != "auto"}
     unknown = [name for name, value in others.items() if value]
     if parsed.rgb is False:
         unknown.append("no-rgb")
@@ -245,7 +250,7 @@ def _play_historical(parsed: argparse.Namespace) -> int:
             if value is not None
         }
     )
-    with open_progress("recording", "decisions") as progress:
+    with open_progress("recording", "decisions") as progress, quiet_roms():
         task = progress.add_task("", total=parsed.decisions)
         summary = record_pong(
             parsed.out,

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from recorder.atari import emulator_ram, rom_sha256
-from recorder.errors import CannotRunError
+from recorder.errors import CannotRunError, UsageError
 from recorder.games import GameSettings, make_game
-from recorder.limits import LimitReason, Limits
+from recorder.limits import MOST, LimitReason, Limits
 from recorder.pong import EXTRACTOR_VERSION, GAME
 from recorder.pong_objects import ObserveObjects
 from recorder.pong_policies import RECORDED_NAMES
 from recorder.provenance import describe_provenance, find_version
 from recorder.records import FRAMES, MANIFEST, SUMMARY, TRANSITIONS, Row, validate_row
-from recorder.storage import require_new_folder, write_atomically
+from recorder.storage import require_new_folder, write_all, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,6 +144,7 @@ class PongStepper:
         frame_sink: Gets the picture of the reset and of every raw frame.
 
     Attributes:
+        limits: As given.
         decisions: Decisions taken.
         raw_frames: Raw frames stepped, those of the reset not counted.
         points: The rewards other than zero, in order.
@@ -158,7 +160,7 @@ class PongStepper:
         """Listen to the raw frames."""
         self._env = env
         self._hold: Any = env.env
-        self._limits = limits
+        self.limits = limits
         self._frame_sink = frame_sink
         self._read_ram = emulator_ram(env.unwrapped)
         self._frames: list[Row] = []
@@ -170,7 +172,7 @@ class PongStepper:
 
     def reset(self, seed: int) -> Row:
         """Begin the episode; the first observation."""
-        self._hold.limit_holds(self._limits)
+        self._hold.limit_holds(self.limits)
         self._observation, _ = self._env.reset(seed=seed)
         self._hold.set_raw_frame_listener(self._on_raw_frame)
         if self._frame_sink is not None:
@@ -190,7 +192,7 @@ class PongStepper:
     @property
     def reached_limit(self) -> LimitReason | None:
         """The limit from outside that the episode is at."""
-        return self._limits.reached(decisions=self.decisions, raw_frames=self.raw_frames, points=len(self.points))
+        return self.limits.reached(decisions=self.decisions, raw_frames=self.raw_frames, points=len(self.points))
 
     @property
     def end_reason(self) -> str | None:
@@ -300,27 +302,41 @@ def record_pong(
     require_new_folder(out)
     limits = Limits(decisions=max_decisions, points=point_limit)
     limits.to_manifest()
+    if not 0 <= seed < 2**64:
+        message = f"seed must be a whole number from 0 to 2^64 - 1, not {seed!r}: nothing was recorded"
+        raise UsageError(message)
+    env = make_pong(settings)  # refuses settings that are out of range
+    try:
+        return _record(out, PongStepper(env, limits=limits), settings, policy_name, policy, seed, on_decision)
+    finally:
+        env.close()
+
+
+def _record(  # noqa: PLR0917 - those of `record_pong`
+    out: Path,
+    stepper: PongStepper,
+    settings: PongSettings,
+    policy_name: str,
+    policy: PongPolicy,
+    seed: int,
+    on_decision: Callable[[int], None],
+) -> Row:
     manifest = {
         "kind": KIND,
         "protocol": describe_protocol(settings),
         "seed": seed,
         "split": split_of(seed),
         "policy": RECORDED_NAMES[policy_name],
-        "max_decisions": max_decisions,
-        "point_limit": point_limit,
+        "max_decisions": stepper.limits.decisions,
+        "point_limit": stepper.limits.points,
         "video_clock": _VIDEO_CLOCK,
         "record_files": [TRANSITIONS, FRAMES],
         "provenance": describe_provenance(),
     }
     validate_row(f"{KIND}.manifest", manifest, where=MANIFEST)
-    env = make_pong(settings)
-    try:
-        stepper = PongStepper(env, limits=limits)
-        out.mkdir(parents=True)
-        write_document(out / MANIFEST, manifest)
-        return _play(out, stepper, policy, seed, on_decision)
-    finally:
-        env.close()
+    out.mkdir(parents=True)
+    write_document(out / MANIFEST, manifest)
+    return _play(out, stepper, policy, seed, on_decision)
 
 
 def write_document(path: Path, document: Row) -> None:
@@ -331,34 +347,66 @@ def write_document(path: Path, document: Row) -> None:
 def _play(out: Path, stepper: PongStepper, policy: PongPolicy, seed: int, on_decision: Callable[[int], None]) -> Row:
     started = time.perf_counter()
     error_type: str | None = None
-    written = stepper.summarize("running")
-    write_document(out / SUMMARY, written)
+    summary = stepper.summarize("running")
+    write_document(out / SUMMARY, summary)
+    frames, transitions = _LineFile(out / FRAMES), _LineFile(out / TRANSITIONS)
     try:
-        with (out / FRAMES).open("xb") as frames, (out / TRANSITIONS).open("xb") as transitions:
-            observation = stepper.reset(seed)
-            while stepper.end_reason is None:
-                transition, rows = stepper.step(*policy(observation))
-                _write_decision(frames, transitions, transition, rows)
-                written = stepper.summarize("running")
-                observation = transition["next_observation"]
-                on_decision(stepper.decisions)
+        observation = stepper.reset(seed)
+        while stepper.end_reason is None:
+            transition, rows = stepper.step(*policy(observation))
+            _write_decision(frames, transitions, transition, rows, stepper.summarize("running"))
+            observation = transition["next_observation"]
+            on_decision(stepper.decisions)
     except BaseException as error:
         error_type = type(error).__name__
         raise
     finally:
-        # What could not be written is not in the totals.
-        ended: Row = {"status": "complete"} if error_type is None else {"status": "incomplete", "end_reason": "error"}
-        summary = {**written, **ended, "wall_seconds": time.perf_counter() - started}
-        write_document(out / SUMMARY, summary if error_type is None else {**summary, "error_type": error_type})
+        # Of what is on disk: a decision that could not be written is not in the totals.
+        summary = transitions.totals() or summary
+        for file in (frames, transitions):
+            file.close()
+        ended: Row = {"status": "complete"}
+        if error_type is not None:
+            ended = {"status": "incomplete", "end_reason": "error", "error_type": error_type}
+        summary = {**summary, **ended, "wall_seconds": time.perf_counter() - started}
+        write_document(out / SUMMARY, summary)
     return summary
 
 
-def _write_decision(frames: BinaryIO, transitions: BinaryIO, transition: Row, rows: list[Row]) -> None:
+class _LineFile:
+    """A file of lines, each handed to the operating system at once, and what they add up to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._length_bytes = 0
+        # Totals by the length that the file has then: of the lines so far, and with the one that is being written.
+        self._totals: dict[int, Row] = {}
+
+    def append(self, data: bytes, totals: Row | None = None) -> None:
+        self._totals = {length: row for length, row in self._totals.items() if length == self._length_bytes}
+        self._length_bytes += len(data)
+        if totals is not None:
+            self._totals[self._length_bytes] = totals
+        try:
+            write_all(self._descriptor, data)
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
+
+    def totals(self) -> Row | None:
+        """What the whole lines on disk add up to; None if there are none."""
+        length = os.fstat(self._descriptor).st_size
+        return max((pair for pair in self._totals.items() if pair[0] <= length), default=(0, None))[1]
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _write_decision(frames: _LineFile, transitions: _LineFile, transition: Row, rows: list[Row], totals: Row) -> None:
     where = f"decision {transition['decision']} that was to be written"
     for row in rows:
         validate_row(f"{KIND}.frame", row, where=where)
     validate_row(f"{KIND}.transition", transition, where=where)
-    frames.write(b"".join(map(encode_historical_line, rows)))
-    frames.flush()
-    transitions.write(encode_historical_line(transition))
-    transitions.flush()
+    frames.append(b"".join(map(encode_historical_line, rows)))
+    transitions.append(encode_historical_line(transition), totals)

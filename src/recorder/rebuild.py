@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
-from recorder.atari import NAMESPACE, describe_assets, quiet_roms, register_atari
+from recorder.atari import NAMESPACE, describe_assets, describe_rom_error, quiet_roms, register_atari
 from recorder.encoding import decode_value, encode_value
 from recorder.errors import (
     CannotRunError,
@@ -76,6 +76,10 @@ def make_environment(env_id: str, **kwargs: Any) -> Environment:
     try:
         with quiet_roms():
             return gymnasium.make(env_id, **kwargs)
+    except OSError as error:
+        if not env_id.startswith(NAMESPACE):
+            raise
+        raise CannotRunError(describe_rom_error(env_id, error)) from error
     except gymnasium.error.DependencyNotInstalled as error:
         raise _missing_extra(env_id, error) from error
     except (gymnasium.error.Error, ImportError) as error:

@@ -296,7 +296,7 @@ class _AppendedFile:
         try:
             written = os.write(self._descriptor, data)
             if written != length:
-                _write_all(self._descriptor, data[written:])
+                write_all(self._descriptor, data[written:])
         except OSError as error:
             error.filename = str(self.path)
             raise
@@ -355,7 +355,7 @@ def write_atomically(path: Path, data: bytes, *, is_flushing: bool = False) -> N
     temporary = os.path.join(folder, f".{name}.part")  # noqa: PTH118 - see above
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        _write_all(descriptor, data)
+        write_all(descriptor, data)
         if is_flushing:
             os.fsync(descriptor)
     except OSError as error:
@@ -378,6 +378,7 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write to the last byte."""
     while data:  # a disk that fills up, or a write beyond 2 GiB, takes more than one round
         data = data[os.write(descriptor, data) :]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import orjson
 from rich.console import Console
 
+from recorder.atari import quiet_roms
 from recorder.command import run_command, say, whole_number
 from recorder.errors import CannotRunError, DamagedError
 from recorder.policies import import_from_here
@@ -112,7 +113,7 @@ def _write_results(parsed: argparse.Namespace, replay: AnyReplay, out: Path) -> 
     run = partial(replay.run, is_asking_policy=parsed.policy) if isinstance(replay, Replay) else replay.run
     written: Row = {"reconstructed_frames": str(out / FRAMES)}
     video: VideoWriter | None = None
-    with (out / FRAMES).open("xb") as frames:
+    with (out / FRAMES).open("xb") as frames, quiet_roms():
         if parsed.video and replay.is_drawing:
             with VideoWriter(out / VIDEO, rate_hz) as video:
                 verdict = run(frame_sink=video.append, line_sink=frames.write)

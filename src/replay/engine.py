@@ -305,8 +305,10 @@ class Replay:
         try:
             _, reward, terminated, truncated, _ = stepper.step(action, prediction)
         except Exception as error:  # noqa: BLE001 - whatever the environment raises is what the replay gave
+            if not frames.catch_up():
+                return False
             _raise_if_ours(error)
-            return frames.catch_up() and self._keep_exception(_place_of(stepper), error)
+            return self._keep_exception(_place_of(stepper), error)
         self.verdict.decisions, self.verdict.raw_frames = stepper.decisions, stepper.raw_frames
         self._ended = (terminated, truncated)
         self.verdict.total_reward += float(reward)

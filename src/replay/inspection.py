@@ -98,7 +98,7 @@ def _inspect_historical(reader: EpisodeReader, decision: int, log: Path | None) 
     faults = []
     if reader.has(FRAMES) and len(frames) != transition["raw_frames"]:
         faults.append(f"{folder / FRAMES} holds {len(frames)} of the decision's {transition['raw_frames']} raw frames")
-    origin = find_historical_origin(folder, manifest, transition["prediction"], log)
+    origin = find_historical_origin(folder, manifest, transition, log)
     return Inspection(folder, GAME, manifest, manifest["seed"], transition, frames, faults, origin)
 
 
@@ -108,7 +108,8 @@ def _read_transition(reader: EpisodeReader, decision: int, schema: str) -> Row:
     line = next(itertools.islice(transitions, decision, None), b"")
     where = f"{folder / TRANSITIONS} line {decision + 1}"
     if not line.endswith(b"\n"):
-        held = f"decisions 0 to {transitions.number - 1}" if transitions.number else "no decision"
+        whole = transitions.number - bool(line)
+        held = f"decisions 0 to {whole - 1}" if whole else "no decision"
         message = f"{folder} has no decision {decision}: it holds {held}"
         raise UsageError(message)
     transition = read_strict_json(line, where=where)

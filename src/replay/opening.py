@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 AnyReplay: TypeAlias = Replay | PongReplay
 
-# Kinds of the lab that made the historical layout which are no episode of its object track.
-_UNSUPPORTED_TRACKS = ("arcade-run-v1",)
+OWN_KIND = "episode"
 
 
 def open_replay(
@@ -39,8 +38,8 @@ def open_replay(
     kind = EpisodeReader(Path(folder)).read_kind()
     if kind == KIND:
         return PongReplay(folder, allow_other_versions=allow_other_versions)
-    if kind in _UNSUPPORTED_TRACKS:
-        message = f"{folder} is an episode of the kind {kind!r}, which cannot be replayed: record it anew"
+    if kind not in {None, OWN_KIND}:
+        message = f"{folder} is of the kind {kind!r}, which cannot be replayed: {OWN_KIND!r} and {KIND!r} can"
         raise CannotRunError(message)
     return Replay(folder, trust=trust, allow_other_versions=allow_other_versions, render_mode=render_mode)
 

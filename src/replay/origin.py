@@ -11,7 +11,7 @@ from recorder.exchanges import EXCHANGES
 from recorder.pong_policies import RECORDED_NAMES
 from recorder.programs import ActionProgram
 from recorder.reading import ArrayFile, LineStream
-from recorder.records import Row, read_strict_json
+from recorder.records import JsonValue, Row, read_strict_json, sha256_of_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +21,7 @@ RECORDED_AT_ROOT = "recorded at the root of the run"
 RECORDED_ELSEWHERE = "recorded, in the named log"
 RECORDED_FAILED = "recorded, but the attempt failed"
 RECORDED_TWICE = "recorded, but more than one exchange has its id: none is shown"
+ANOTHER_OBSERVATION = "recorded, but the exchange is about another observation: none is shown"
 MISSING = "recorded but missing: no log holds exchange"
 RECONSTRUCTED = "reconstructed from program and observation, not recorded"
 WORDING_UNAVAILABLE = "wording unavailable: only the question program is known"
@@ -43,14 +44,18 @@ class Origin:
     response: Row | None = None
 
 
-def find_historical_origin(folder: Path, manifest: Row, prediction: Row, log: Path | None = None) -> Origin:
+def find_historical_origin(folder: Path, manifest: Row, transition: Row, log: Path | None = None) -> Origin:
     """The origin of a decision in the historical layout."""
+    prediction = transition["prediction"]
     if manifest["policy"] in RECORDED_NAMES.values():
         return Origin(LOCAL)
     number = prediction.get("exchange_id")
     if number is None:
         return Origin(WORDING_UNAVAILABLE if isinstance(manifest.get("question_program"), dict) else UNAVAILABLE)
-    return _find_exchange(folder, number, log)
+    origin = _find_exchange(folder, number, log)
+    state = origin.request.get("state") if isinstance(origin.request, dict) else None
+    is_other = isinstance(state, dict) and not _are_same(state.get("observation"), transition["observation"])
+    return Origin(ANOTHER_OBSERVATION) if is_other else origin
 
 
 def find_origin(folder: Path, manifest: Row, transition: Row, log: Path | None = None) -> Origin | None:
@@ -60,14 +65,21 @@ def find_origin(folder: Path, manifest: Row, transition: Row, log: Path | None =
         return None
     prediction = transition["prediction"]
     number = prediction.get("exchange_id") if isinstance(prediction, dict) else None
-    if number is not None:
-        return _find_exchange(folder, number, log)
     try:
         program = ActionProgram.from_json(policy["program"])
         observation = decode_value(transition["observation"], ArrayFile(folder))
-        return Origin(RECONSTRUCTED, program.request(policy["protocol"], policy["model"], observation))
+        request: Row | None = program.request(policy["protocol"], policy["model"], observation)
     except (UsageError, DamagedError, KeyError):
-        return Origin(WORDING_UNAVAILABLE)
+        request = None
+    if number is None:
+        return Origin(WORDING_UNAVAILABLE) if request is None else Origin(RECONSTRUCTED, request)
+    origin = _find_exchange(folder, number, log)
+    is_other = None not in (request, origin.request) and not _are_same(request, origin.request)
+    return Origin(ANOTHER_OBSERVATION) if is_other else origin
+
+
+def _are_same(left: JsonValue, right: JsonValue) -> bool:
+    return sha256_of_json(left) == sha256_of_json(right)
 
 
 def _find_exchange(folder: Path, number: Any, log: Path | None) -> Origin:  # noqa: ANN401 - a stranger's JSON

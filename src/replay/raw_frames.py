@@ -51,7 +51,7 @@ class RawFrameComparison:
         self._may_be_behind = may_be_behind
         self._frame_lines = iter(evidence.frames)
         self._has_frames = True
-        self._behind: deque[tuple[DecisionFrames, tuple[int, int, float]]] = deque()
+        self._behind: deque[tuple[DecisionFrames, tuple[int, int, float, tuple[int, ...]]]] = deque()
 
     def take(self, frames: DecisionFrames) -> bool:
         """Take a decision's raw frames; say whether those that were compared are the same."""

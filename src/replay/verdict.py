@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 VerdictName = Literal["verified", "verified prefix", "diverged", "damaged", "unverifiable"]
 
+# What is compared with a decision's transition, and not with its raw frames.
+_DECISION_CHANNELS = ("observations", "rewards", "flags", "info")
+
 EXIT_CODES: dict[VerdictName, int] = {
     "verified": 0,
     "verified prefix": 0,
@@ -70,13 +73,18 @@ class Verdict:
         return "verified" if self.is_complete else "verified prefix"
 
     @property
-    def reached(self) -> tuple[int, int, float]:
-        """How far the replay came: decisions, raw frames, sum of rewards."""
-        return self.decisions, self.raw_frames, self.total_reward
+    def reached(self) -> tuple[int, int, float, tuple[int, ...]]:
+        """How far the replay came: decisions, raw frames, sum of rewards, and what was compared once a decision."""
+        compared = self.compared
+        counts = tuple([compared.get(channel, 0) for channel in _DECISION_CHANNELS])
+        return self.decisions, self.raw_frames, self.total_reward, counts
 
     @reached.setter
-    def reached(self, reached: tuple[int, int, float]) -> None:
-        self.decisions, self.raw_frames, self.total_reward = reached
+    def reached(self, reached: tuple[int, int, float, tuple[int, ...]]) -> None:
+        self.decisions, self.raw_frames, self.total_reward, counts = reached
+        for channel, count in zip(_DECISION_CHANNELS, counts, strict=True):
+            if channel in self.compared:
+                self.compared[channel] = count
 
     @property
     def exit_code(self) -> int:
