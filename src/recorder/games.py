@@ -65,14 +65,15 @@ def make_game(
         CannotRunError: There is no such game, or it has no such mode or difficulty.
     """
     settings = settings or GameSettings()
-    if not 0.0 <= settings.sticky <= 1.0:
-        message = f"the sticky probability must be from 0 to 1, not {settings.sticky!r}"
+    sticky = (kwargs or {}).get("repeat_action_probability", settings.sticky)
+    if not isinstance(sticky, int | float) or not 0.0 <= sticky <= 1.0:
+        message = f"the sticky probability must be from 0 to 1, not {sticky!r}"
         raise UsageError(message)
     register_atari()
     require_game(env_id)
     chosen: dict[str, Any] = {
         "frameskip": 1,
-        "repeat_action_probability": settings.sticky,
+        "repeat_action_probability": sticky,
         "full_action_space": settings.full_action_space,
         "mode": settings.mode,
         "difficulty": settings.difficulty,

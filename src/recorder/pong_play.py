@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from recorder.atari import emulator_ram, rom_sha256
 from recorder.errors import CannotRunError, UsageError
 from recorder.games import GameSettings, make_game
-from recorder.limits import MOST, LimitReason, Limits
+from recorder.limits import LimitReason, Limits
 from recorder.pong import EXTRACTOR_VERSION, GAME
 from recorder.pong_objects import ObserveObjects
 from recorder.pong_policies import RECORDED_NAMES

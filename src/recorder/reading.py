@@ -21,6 +21,8 @@ CHUNK_BYTES = 1 << 20
 # Longer than any honest line (arrays of more than 256 elements are kept aside), short enough to hold in memory.
 LINE_LIMIT_BYTES = 64 << 20
 
+OWN_KIND = "episode"
+
 # How many episodes an error names.
 LISTED_EPISODES = 3
 
@@ -37,15 +39,15 @@ class EpisodeReader:
         self.folder = folder
         require_episode(folder)
 
-    def read_kind(self) -> str | None:
-        """The `kind` that the manifest states, or None.
+    def read_foreign_kind(self) -> str | None:
+        """The `kind` that the manifest of another layout states; None for the own one, which has a format version.
 
         Raises:
             DamagedError: The manifest is missing or is not strict JSON.
         """
         manifest = self._read_json(MANIFEST)
-        kind = manifest.get("kind") if isinstance(manifest, dict) else None
-        return kind if isinstance(kind, str) else None
+        kind = manifest.get("kind") if isinstance(manifest, dict) and "format_version" not in manifest else None
+        return kind if isinstance(kind, str) and kind != OWN_KIND else None
 
     def read_document(self, name: str, *, schema: str | None = None) -> Row:
         """A whole-file record, strict and valid under its schema; its digest is not checked here.

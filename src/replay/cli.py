@@ -192,9 +192,10 @@ def _inspect(parsed: argparse.Namespace) -> int:
         require_outside_episodes(parsed.image)
         if parsed.trust:
             import_from_here()
-        render_strip(
-            folder, inspection, parsed.image, trust=parsed.trust, allow_other_versions=parsed.allow_other_versions
-        )
+        with quiet_roms():
+            render_strip(
+                folder, inspection, parsed.image, trust=parsed.trust, allow_other_versions=parsed.allow_other_versions
+            )
     exit_code = DamagedError.exit_code if inspection.faults else 0
     if parsed.json:
         image = {"image": str(parsed.image)} if parsed.image is not None else {}

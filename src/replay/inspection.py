@@ -76,7 +76,7 @@ def inspect_decision(folder: Path, decision: int, *, log: Path | None = None) ->
         DamagedError: Its lines cannot be read, or another decision stands in its place.
     """
     reader = EpisodeReader(folder)
-    if reader.read_kind() == KIND:
+    if reader.read_foreign_kind() == KIND:
         return _inspect_historical(reader, decision, log)
     manifest = reader.read_document(MANIFEST)
     transition = _read_transition(reader, decision, "transition")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from recorder.errors import CannotRunError
 from recorder.pong_play import KIND
-from recorder.reading import EpisodeReader
+from recorder.reading import OWN_KIND, EpisodeReader
 from replay.engine import Replay
 from replay.pong_play import PongReplay
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from replay.verdict import Verdict
 
 AnyReplay: TypeAlias = Replay | PongReplay
-
-OWN_KIND = "episode"
 
 
 def open_replay(
@@ -35,10 +33,10 @@ def open_replay(
     Raises:
         CannotRunError: It is of a layout that cannot be replayed.
     """
-    kind = EpisodeReader(Path(folder)).read_kind()
+    kind = EpisodeReader(Path(folder)).read_foreign_kind()
     if kind == KIND:
         return PongReplay(folder, allow_other_versions=allow_other_versions)
-    if kind not in {None, OWN_KIND}:
+    if kind is not None:
         message = f"{folder} is of the kind {kind!r}, which cannot be replayed: {OWN_KIND!r} and {KIND!r} can"
         raise CannotRunError(message)
     return Replay(folder, trust=trust, allow_other_versions=allow_other_versions, render_mode=render_mode)
