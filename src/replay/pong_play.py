@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from recorder.atari import rom_sha256
-from recorder.errors import CannotRunError, DamagedError, VersionError
+from recorder.errors import CannotRunError, DamagedError, RecorderError, UsageError, VersionError
 from recorder.limits import Limits
 from recorder.pong import GAME
 from recorder.pong_play import (
@@ -16,6 +16,7 @@ from recorder.pong_play import (
     PongSettings,
     PongStepper,
     canonical_digest,
+    describe_protocol,
     encode_historical_line,
     make_pong,
     split_of,
@@ -24,19 +25,40 @@ from recorder.pong_policies import RECORDED_NAMES, make_pong_policy
 from recorder.provenance import Difference, find_version
 from recorder.reading import EpisodeReader, LineStream
 from recorder.records import FRAMES, MANIFEST, SUMMARY, TRANSITIONS, Row, read_strict_json, validate_row
-from replay.divergence import MISSING, ArraySources, Mismatch, Place, compare_rows
+from replay.divergence import MISSING, ArraySources, Mismatch, Place, compare_rows, compare_values
 from replay.engine import guard_sink, refuse_versions
 from replay.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+
+    from recorder.pong_objects import ObserveObjects
     from recorder.pong_policies import PongPolicy
+    from recorder.records import JsonValue
     from recorder.stepping import FrameSink
     from replay.engine import LineSink
 
+# How the recorded names of models' policies begin.
+_MODELS = ("jev:", "openrouter:")
+
+# What the predictions of one model have in common.
+_OF_ONE_MODEL = ("backend", "requested_model")
+
+# Numbers of a model's prediction that an action follows from: the least that there can be, and how far their sum may
+# be from 1 (six probabilities of two decimals each).
+_NUMBERS: dict[str, tuple[float, float | None]] = {"action_probabilities": (0, 0.03 + 1e-6), "answers": (-1, None)}
+
+# Numbers so close are a tie, which the lab's policies broke in more than one way.
+_TIE = 1e-12
+
 # What a summary of an interrupted run may count beyond the last whole decision.
-_PARTIAL_TOTALS = frozenset({"raw_frames", "reward", "points_scored", "points_lost", "simulated_seconds", "truncated"})
+_PARTIAL_TOTALS = ("raw_frames", "reward", "points_scored", "points_lost", "truncated")
+
+# A JSON Schema takes 4.0 for an integer; Python indexes with it and counts with it as it pleases.
+_WHOLE_NUMBERS = ("seed", "max_decisions", "point_limit")
+_WHOLE_SETTINGS = ("hold_frames", "noop_max", "mode", "difficulty", "frameskip")
 
 _NOTHING = ArraySources()
 
@@ -58,8 +80,9 @@ class PongReplay:
     Raises:
         UsageError: The folder is not an episode.
         VersionError: Versions differ and were not allowed to.
-        CannotRunError: It is not the object track of Pong, or the emulator or its ROM is missing or another.
-        DamagedError: The manifest cannot be read, so that nothing can be run.
+        CannotRunError: It is not the object track of Pong, its policy is unknown, or the emulator or its ROM is
+            missing or another.
+        DamagedError: The manifest cannot be read, or was edited, so that nothing can be run.
     """
 
     environment = GAME
@@ -73,28 +96,27 @@ class PongReplay:
         self._folder = folder
         self._reader = EpisodeReader(folder)
         self.manifest = self._reader.read_document(MANIFEST, schema=f"{KIND}.manifest")
+        _require_whole_numbers(self.manifest)
         self._check_manifest()
-        protocol = self.manifest["protocol"]
-        settings = PongSettings.from_protocol(protocol)
-        self.verdict.differences = [
-            Difference("version", name, recorded, find_version(name))
-            for name, recorded in protocol["versions"].items()
-            if find_version(name) != recorded
-        ]
-        if self.verdict.is_under_other_versions and not allow_other_versions:
-            raise VersionError(refuse_versions(self.verdict.differences))
-        _require_rom(protocol["rom_sha256"])
-        self.env = make_pong(settings)
+        try:
+            self._policy = self._choose_policy()
+            self.env = self._make_environment(allow_other_versions=allow_other_versions)
+        except (CannotRunError, UsageError) as error:
+            raise self._blame_damage(error) from error
         self.seed: int = self.manifest["seed"]
         self._limits = Limits(decisions=self.manifest["max_decisions"], points=self.manifest.get("point_limit"))
-        self._policy = self._choose_policy()
+        program = self.manifest.get("question_program")
+        self._program_hash = None if program is None else canonical_digest(program)
+        self._model: Row = {}
         self._transitions = self._reader.lines(TRANSITIONS)
         self._frames = self._reader.lines(FRAMES)
         self._frame_lines = iter(self._frames)
         self._has_frames = self._reader.has(FRAMES)
         self._stepper: PongStepper | None = None
         self._line_sink: LineSink | None = None
+        self._is_showing = True
         self._summary = self._read_summary()
+        self._check_promises()
 
     def run(
         self, *, frame_sink: FrameSink | None = None, line_sink: LineSink | None = None, decisions: int | None = None
@@ -107,20 +129,37 @@ class PongReplay:
             decisions: Stop after so many, and then leave totals unjudged.
         """
         self._line_sink = line_sink
-        sink = None if frame_sink is None else guard_sink(frame_sink)
+        sink = None if frame_sink is None else self._guard_sink(frame_sink)
         stepper = self._stepper = PongStepper(self.env, limits=self._limits, frame_sink=sink)
         self._note_unchecked()
         try:
             stepper.reset(self.seed)
             is_through = self._replay_rows(stepper, decisions)
             if decisions is None and is_through:
-                self._judge_surplus_frames(stepper)
                 self._compare_totals(stepper)
+                self._judge_surplus_frames(stepper)
+        except (CannotRunError, UsageError) as error:
+            raise self._blame_damage(error) from error
         finally:
             self._transitions.close()
             self._frames.close()
             self.env.close()
         return self.verdict
+
+    def _guard_sink(self, frame_sink: FrameSink) -> FrameSink:
+        guarded = guard_sink(frame_sink)
+
+        def show(picture: np.ndarray[Any, Any]) -> None:
+            if self._is_showing:
+                guarded(picture)
+
+        return show
+
+    def _blame_damage(self, error: RecorderError) -> RecorderError:
+        """What an edited manifest asks for is damage, and nobody's request."""
+        if self.verdict.faults:
+            return DamagedError("; ".join([*self.verdict.faults, str(error)]))
+        return CannotRunError(str(error)) if isinstance(error, UsageError) else error
 
     @property
     def facts(self) -> Row:
@@ -156,17 +195,43 @@ class PongReplay:
         unknown = sorted(set(protocol["versions"]).symmetric_difference(PROTOCOL_VERSIONS))
         if unknown:
             faults.append(f"{MANIFEST} should state the versions of {', '.join(PROTOCOL_VERSIONS)}; see {unknown}")
-        for name in manifest.get("record_files", ()):
-            if not self._reader.has(name):
-                faults.append(f"{self._folder / name} is missing, which {MANIFEST} promises")
-        program = manifest.get("question_program")
-        if program is not None and not isinstance(program, dict):
-            faults.append(f"{MANIFEST} holds a question_program that is no object")
+
+    def _make_environment(self, *, allow_other_versions: bool) -> ObserveObjects:
+        """Pong as the protocol has it, if this is the machine for it."""
+        rom_here = rom_sha256("pong")
+        protocol = self.manifest["protocol"]
+        settings = PongSettings.from_protocol(protocol)
+        unknown = sorted(set(protocol) - set(describe_protocol(settings)))
+        if unknown:
+            message = f"the protocol has the setting {unknown[0]!r}, which is not known here, so it cannot be replayed"
+            raise CannotRunError(message)
+        self.verdict.differences = [
+            Difference("version", name, recorded, find_version(name))
+            for name, recorded in protocol["versions"].items()
+            if find_version(name) != recorded
+        ]
+        if self.verdict.is_under_other_versions and not allow_other_versions:
+            raise VersionError(refuse_versions(self.verdict.differences))
+        if rom_here != protocol["rom_sha256"]:
+            message = (
+                f"the episode was recorded with the ROM pong.bin of SHA-256 {protocol['rom_sha256']}, "
+                f"here it has {rom_here}: it can only be replayed with the same file"
+            )
+            raise CannotRunError(message)
+        return make_pong(settings)
 
     def _choose_policy(self) -> PongPolicy | None:
         """The local policy that decided, which can decide again; None for a model."""
-        policy = self.manifest["policy"]
-        return make_pong_policy(policy, self.seed) if policy in RECORDED_NAMES.values() else None
+        policy, known = self.manifest["policy"], RECORDED_NAMES.values()
+        if policy in known:
+            return make_pong_policy(policy, self.manifest["seed"])
+        if policy.startswith(_MODELS):
+            return None
+        message = (
+            f"the episode's policy {policy!r} is not known here: "
+            f"it is none of {', '.join(known)} and no model's ({', '.join(f'{name}...' for name in _MODELS)})"
+        )
+        raise CannotRunError(message)
 
     def _note_unchecked(self) -> None:
         if not self._has_frames:
@@ -174,7 +239,10 @@ class PongReplay:
                 f"RAM and RGB: the episode has no {FRAMES}; the raw frames are reconstructed from its actions"
             )
         if self._policy is None:
-            self.verdict.not_checked.append("predictions: the model is not asked again; what they imply is compared")
+            self.verdict.not_checked.append(
+                "predictions: the model is not asked again and its exchanges are not read; "
+                "only what the predictions imply is compared"
+            )
 
     def _read_summary(self) -> Row | None:
         verdict = self.verdict
@@ -190,6 +258,25 @@ class PongReplay:
         if not verdict.is_complete:
             verdict.notes.append(f"the summary says {summary['status']!r}: what the episode holds is a prefix")
         return summary
+
+    @property
+    def _is_counting_nothing(self) -> bool:
+        """Whether the summary was written before the first decision was, and perhaps before the reset."""
+        summary = self._summary or {"status": "running"}
+        return summary["status"] == "running" or (not self.verdict.is_complete and summary.get("decisions") == 0)
+
+    def _check_promises(self) -> None:
+        """The files that the manifest promises; a process that was killed at once may have made none of them."""
+        has_rows = any(
+            self._reader.has(name) and (self._folder / name).stat().st_size > 0 for name in (TRANSITIONS, FRAMES)
+        )
+        is_begun = has_rows or not self._is_counting_nothing
+        missing = [name for name in self.manifest.get("record_files", ()) if not self._reader.has(name)]
+        for name in missing:
+            if is_begun or name not in {TRANSITIONS, FRAMES}:
+                self.verdict.faults.append(f"{self._folder / name} is missing, which {MANIFEST} promises")
+        if missing and not is_begun:
+            self.verdict.notes.append("the run ended before its first decision was written")
 
     def _replay_rows(self, stepper: PongStepper, decisions: int | None) -> bool:
         """Step and compare; say whether it went through to the end of the record without a difference."""
@@ -209,8 +296,8 @@ class PongReplay:
                     "should be: a row was removed, doubled or moved"
                 )
             if stepper.end_reason is not None:
-                self._keep([Mismatch(Place("transition", number), "decision", None, number, MISSING)])
-                return False
+                over = f"(none: the episode was over after {number} decisions by {stepper.end_reason})"
+                return self._keep([Mismatch(Place("transition", number), "decision", None, number, over)])
             if not self._replay_row(stepper, row, line):
                 return False
         return True
@@ -220,7 +307,8 @@ class PongReplay:
         is_decided = self._keep(self._compare_decision(place, stepper.observation, row))
         transition, frames = stepper.step(row["action"], row["prediction"])
         verdict = self.verdict
-        verdict.reached = stepper.decisions, stepper.raw_frames, float(sum(stepper.points))
+        verdict.decisions, verdict.raw_frames = stepper.decisions, stepper.raw_frames
+        verdict.total_reward = float(sum(stepper.points))
         for channel in ("observations", "rewards", "flags"):
             verdict.compared[channel] = verdict.compared.get(channel, 0) + 1
         lines = [encode_historical_line(frame) for frame in frames]
@@ -229,40 +317,61 @@ class PongReplay:
         is_same = encode_historical_line(transition) == line or self._keep(
             compare_rows(place, row, transition, _NOTHING)
         )
-        return self._replay_frames(frames, lines) and is_same and is_decided
+        return self._replay_frames(frames, lines, is_same=is_same) and is_same and is_decided
 
     def _compare_decision(self, place: Place, observation: Row, row: Row) -> list[Mismatch]:
         """Hold action and prediction against the policy that decided, or against each other."""
-        prediction = row["prediction"]
+        action, prediction = row["action"], row["prediction"]
+        compared = self.verdict.compared
         if self._policy is not None:
             action, prediction = self._policy(observation)
-            self.verdict.compared["predictions"] = self.verdict.compared.get("predictions", 0) + 1
+            compared["predictions"] = compared.get("predictions", 0) + 1
             return compare_rows(place, row, {"action": action, "prediction": prediction}, _NOTHING)
-        implied = {}
-        if "chosen_action" in prediction:
-            implied["chosen_action"] = row["action"]
-        program = self.manifest.get("question_program")
-        if isinstance(program, dict) and "program_hash" in prediction:
-            implied["program_hash"] = canonical_digest(program)
-        return [
-            Mismatch(place, f"prediction[{key!r}]", None, prediction[key], value)
+        implied = self._imply(action, prediction)
+        if implied:
+            compared["predictions"] = compared.get("predictions", 0) + 1
+        mismatches = [
+            mismatch
             for key, value in implied.items()
-            if prediction[key] != value
+            for mismatch in compare_values(place, f"prediction[{key!r}]", prediction.get(key, MISSING), value, _NOTHING)
         ]
+        for key, (least, rounding) in _NUMBERS.items():
+            doubt = _doubt(prediction[key], action, least, rounding) if key in prediction else None
+            if doubt is not None:
+                mismatches.append(
+                    Mismatch(place, f"prediction[{key!r}]", None, doubt, f"(action {action} was requested)")
+                )
+        return mismatches
 
-    def _replay_frames(self, frames: list[Row], lines: list[bytes]) -> bool:
+    def _imply(self, action: int, prediction: Row) -> Row:
+        """What a model's prediction has to say, going by the manifest, the action and the predictions before it."""
+        implied: Row = {}
+        if self._program_hash is not None:
+            implied["program_hash"] = self._program_hash
+        if "policy" in prediction:
+            implied["policy"] = self.manifest["policy"]
+        if "chosen_action" in prediction or prediction.get("prediction_type") == "action-choice":
+            implied["chosen_action"] = action
+        for name in _OF_ONE_MODEL:
+            if name in prediction or name in self._model:
+                implied[name] = self._model.setdefault(name, prediction.get(name))
+        return implied
+
+    def _replay_frames(self, frames: list[Row], lines: list[bytes], *, is_same: bool) -> bool:
+        """Compare a decision's raw frames; after another transition it is no wonder that they are others or fewer."""
         if not self._has_frames:
             return True
-        is_same = True
         for frame, fresh in zip(frames, lines, strict=True):
             place = Place("frame", frame["decision"], frame["raw_frame"])
             line = next(self._frame_lines, b"")
             if not line.endswith(b"\n"):
+                if not is_same:
+                    return False
                 if line:
                     self._note_torn_tail(self._frames, line)
                 where = f"raw frame {frame['raw_frame']} of decision {frame['decision']}"
                 return self._fault(f"{FRAMES} ends before {where}, which {TRANSITIONS} has: rows were removed")
-            if line != fresh and not self._compare_frame(place, frame, line):
+            if line != fresh and not self._compare_frame(place, frame, line, is_same=is_same):
                 is_same = False
                 break
         verdict = self.verdict
@@ -270,20 +379,28 @@ class PongReplay:
             verdict.compared[channel] = verdict.compared.get(channel, 0) + len(frames)
         return is_same
 
-    def _compare_frame(self, place: Place, frame: Row, line: bytes) -> bool:
+    def _compare_frame(self, place: Place, frame: Row, line: bytes, *, is_same: bool) -> bool:
         recorded = self._read_row("frame", self._frames, line)
         if recorded is None:
             return False
         if recorded["raw_frame"] != frame["raw_frame"]:
+            if not is_same or (self._frames.number == 1 and not self._compare_reset_frames()):
+                return False
             return self._fault(
                 f"{self._where(self._frames)} holds raw frame {recorded['raw_frame']} where raw frame "
                 f"{frame['raw_frame']} should be: a row was removed, doubled or moved"
             )
         return self._keep(compare_rows(place, recorded, frame, _NOTHING))
 
+    def _compare_reset_frames(self) -> bool:
+        """Whether the reset had as many no-ops as the summary says; if not, no raw frame has its number."""
+        here = None if self._stepper is None else self._stepper.reset_frames
+        stated = here if self._is_counting_nothing else (self._summary or {}).get("reset_frames", here)
+        return self._keep(compare_values(Place("summary"), "reset_frames", stated, here, _NOTHING))
+
     def _judge_surplus_frames(self, stepper: PongStepper) -> None:
         """Raw frames without their transition: those of one decision, and only of a run that was interrupted."""
-        surplus = 0
+        surplus: list[Row] = []
         for line in self._frame_lines:
             if not line.endswith(b"\n"):
                 self._note_torn_tail(self._frames, line)
@@ -291,48 +408,94 @@ class PongReplay:
             row = self._read_row("frame", self._frames, line)
             if row is None:
                 return
-            surplus += 1
-            number = stepper.reset_frames + stepper.raw_frames + surplus
-            is_of_next = row["decision"] == stepper.decisions and surplus <= self.manifest["protocol"]["hold_frames"]
-            is_open = not self.verdict.is_complete and stepper.end_reason is None
-            if not (is_of_next and is_open and row["raw_frame"] == number):
+            surplus.append(row)
+            number = stepper.reset_frames + stepper.raw_frames + len(surplus)
+            is_room = len(surplus) <= self.manifest["protocol"]["hold_frames"]
+            is_of_next = row["decision"] == stepper.decisions and row["raw_frame"] == number and is_room
+            if self.verdict.is_complete or stepper.end_reason is not None or not is_of_next:
                 self._fault(
                     f"{self._where(self._frames)} holds raw frame {row['raw_frame']} of decision {row['decision']}, "
                     f"which no row of {TRANSITIONS} has"
                 )
                 return
         if surplus:
-            self.verdict.notes.append(
-                f"{FRAMES} ends with {surplus} raw frames of decision {stepper.decisions}, "
-                "whose transition the interrupted run did not write"
-            )
+            self._replay_surplus(stepper, surplus)
+
+    def _replay_surplus(self, stepper: PongStepper, surplus: list[Row]) -> None:
+        """Step the decision that was not written, and compare the raw frames of it that were."""
+        decision, action = stepper.decisions, surplus[0]["requested_action_id"]
+        if self._policy is not None:
+            action, _ = self._policy(stepper.observation)
+        self._is_showing = False
+        _, frames = stepper.step(action, {})
+        for recorded, frame in zip(surplus, frames, strict=False):
+            place = Place("frame", decision, frame["raw_frame"])
+            if not self._keep(compare_rows(place, recorded, frame, _NOTHING)):
+                return
+        if len(surplus) > len(frames):
+            over = f"{len(frames)} raw frames, after which decision {decision} was over"
+            self._fault(f"{FRAMES} holds {len(surplus)} raw frames of decision {decision}, the replay gives {over}")
+            return
+        for channel in ("raw_frames", "ram", "rgb"):
+            self.verdict.compared[channel] = self.verdict.compared.get(channel, 0) + len(surplus)
+        held = "1 raw frame" if len(surplus) == 1 else f"{len(surplus)} raw frames"
+        self.verdict.notes.append(
+            f"{FRAMES} ends with {held} of decision {decision}, whose transition the interrupted run did not write"
+        )
 
     def _compare_totals(self, stepper: PongStepper) -> None:
         summary, verdict = self._summary, self.verdict
         if summary is None or summary["status"] == "running":
             return
-        replayed = stepper.summarize(summary["status"])
-        replayed["status"] = "complete" if stepper.end_reason is not None else "incomplete"
-        if self._policy is None:
-            del replayed["backend"]
-        if stepper.end_reason is None:
-            replayed["end_reason"] = "error"
-        stated = {field: value for field, value in replayed.items() if field in summary}
-        if not verdict.is_complete:
-            beyond = sorted(field for field in _PARTIAL_TOTALS & set(stated) if summary[field] != stated[field])
-            verdict.not_checked += [
-                f"{field} of the summary ({summary[field]}): an interrupted run may count a decision it did not write"
-                for field in beyond
-            ]
-            stated = {field: value for field, value in stated.items() if field not in beyond}
+        if verdict.is_complete and stepper.end_reason is None:
+            self._fault(
+                f"{TRANSITIONS} ends before decision {stepper.decisions}, though the episode was not over and "
+                f"{SUMMARY} says 'complete': rows were removed, or the summary was edited"
+            )
+            return
+        expected = self._expect_totals(stepper, summary)
+        silent = sorted(set(expected) - set(summary) - {"error_type", "api_attempts"})
+        if silent:
+            verdict.not_checked.append(f"{', '.join(silent)}: {SUMMARY} does not state them")
+        stated = {field: value for field, value in expected.items() if field in summary}
         verdict.compared["totals"] = len(stated)
         self._keep(compare_rows(Place("summary"), summary, stated, _NOTHING))
+
+    def _expect_totals(self, stepper: PongStepper, summary: Row) -> Row:
+        """What the summary should say, as far as it can be known."""
+        expected = stepper.summarize(summary["status"])
+        if self._policy is not None:
+            expected["api_attempts"] = 0
+        elif "backend" in self._model:
+            expected["backend"] = self._model["backend"]
+        else:
+            del expected["backend"]
+        if self.verdict.is_complete:
+            return {**expected, "error_type": None}
+        # An error may come after the last decision too.
+        expected["end_reason"] = "error"
+        if self._is_counting_nothing:
+            del expected["reset_frames"]
+        beyond = summary.get("raw_frames", 0) - stepper.raw_frames
+        if 0 < beyond <= self.manifest["protocol"]["hold_frames"] and stepper.end_reason is None:
+            self.verdict.not_checked.append(
+                f"{', '.join(_PARTIAL_TOTALS)} of the summary: it counts {beyond} raw frames of a decision that was "
+                "not written"
+            )
+            expected = {field: value for field, value in expected.items() if field not in _PARTIAL_TOTALS}
+            expected["simulated_seconds"] = summary["raw_frames"] / RAW_FRAME_HZ
+        return expected
 
     def _read_row(self, record: str, stream: LineStream, line: bytes) -> Row | None:
         where = self._where(stream)
         try:
             row: Row = read_strict_json(line, where=where)
             validate_row(f"{KIND}.{record}", row, where=where)
+            # A JSON Schema takes 2.0 for an integer, the emulator does not.
+            action = row["action" if record == "transition" else "requested_action_id"]
+            if type(action) is not int:
+                message = f"{where} has the action {action}, which should be a whole number"
+                raise DamagedError(message)  # noqa: TRY301 - one way for every fault of a row
         except DamagedError as error:
             self._fault(str(error))
             return None
@@ -359,11 +522,33 @@ class PongReplay:
         return not mismatches
 
 
-def _require_rom(recorded: str) -> None:
-    here = rom_sha256("pong")
-    if here != recorded:
-        message = (
-            f"the episode was recorded with the ROM pong.bin of SHA-256 {recorded}, here it has {here}: "
-            "it can only be replayed with the same file"
-        )
-        raise CannotRunError(message)
+def _require_whole_numbers(manifest: Row) -> None:
+    """Raise where a number that counts is written with a point."""
+    settings = manifest["protocol"]
+    numbers = {name: manifest.get(name) for name in _WHOLE_NUMBERS} | {name: settings[name] for name in _WHOLE_SETTINGS}
+    for name, number in numbers.items():
+        if isinstance(number, float):
+            message = f"{MANIFEST} states {name} {number}, which should be a whole number"
+            raise DamagedError(message)
+
+
+def _doubt(answers: JsonValue, action: int, least: float, rounding: float | None) -> str | None:
+    """What in a model's own numbers speaks against the requested action, or None.
+
+    Args:
+        answers: By action id a number up to 1, or an object that has it as `q`.
+        action: The requested one.
+        least: The least number that there can be.
+        rounding: How far the sum may be from 1; None where the numbers are no probabilities.
+    """
+    numbers: dict[str, float] = {}
+    for key, answer in answers.items() if isinstance(answers, dict) else ():
+        number: Any = answer.get("q") if isinstance(answer, dict) else answer
+        if type(number) in {int, float} and least <= number <= 1:
+            numbers[key] = number
+    if not isinstance(answers, dict) or len(numbers) != len(answers) or str(action) not in numbers:
+        return f"(no number from {least} to 1 for every action)"
+    if rounding is not None and abs(sum(numbers.values()) - 1) > rounding:
+        return f"(adds up to {sum(numbers.values()):g}, not to 1)"
+    best = max(numbers, key=lambda key: numbers[key])
+    return f"(prefers action {best})" if numbers[str(action)] < numbers[best] - _TIE else None
