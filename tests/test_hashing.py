@@ -475,7 +475,6 @@ def test_a_fork_that_ends_in_an_orderly_way_leaves_its_parent_the_worker():
     assert run_program(FORK + source).split() == ["True", "None"]
 
 
-@pytest.mark.xfail(reason="a fork's finalizer tells its parent's worker to quit", strict=True)
 def test_a_fork_that_drops_its_copy_leaves_its_parent_the_worker():
     source = """
     if child == 0:

@@ -137,7 +137,7 @@ class _WorkerHasher:
         self._is_alone = False
         self._is_talking = False
         self._owner = os.getpid()
-        self._stop = weakref.finalize(self, _stop_worker, process)
+        self._stop = weakref.finalize(self, _stop_worker, process, self._owner)
         # A program that ends may still have decisions to write; the worker ends with it anyway.
         self._stop.atexit = False
 
@@ -257,14 +257,17 @@ def _pipes_of(process: subprocess.Popen[bytes]) -> tuple[int, int]:
     return process.stdin.fileno(), process.stdout.fileno()
 
 
-def _stop_worker(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
+def _stop_worker(process: subprocess.Popen[bytes], owner: int) -> None:
+    is_owner = os.getpid() == owner  # a fork that drops its copy leaves the worker to its parent
+    if process.stdin is not None and is_owner:
         # Said, and not only shown by closing: a fork may hold the pipe open.
         with contextlib.suppress(OSError):
             os.write(process.stdin.fileno(), REQUEST.pack(QUIT, 0))
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
+    if not is_owner:
+        return
     try:
         process.wait(STOP_S)
     except subprocess.TimeoutExpired:

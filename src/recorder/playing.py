@@ -132,6 +132,8 @@ def _add_atari(group: argparse._ArgumentGroup) -> None:
 def run_play(parsed: argparse.Namespace) -> int:
     """`record play`: play an environment with a policy and record every episode."""
     require_new_folder(parsed.out)
+    if parsed.env is not None:
+        parsed.env = parsed.env.removeprefix("ale_py:")  # Gymnasium's way of naming a module to import first
     _require_sensible(parsed)
     if parsed.layout is not None:
         return _play_historical(parsed)

@@ -38,6 +38,7 @@ SCHEMA_NAMES = (
 
 # The longest text of a value that an error quotes.
 QUOTE_LIMIT = 120
+REASON_CHARACTERS = 60
 
 _LINE = orjson.OPT_APPEND_NEWLINE
 
@@ -165,4 +166,7 @@ def _finite_float(text: str) -> float:
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= QUOTE_LIMIT else f"{text[:QUOTE_LIMIT]}... ({len(text)} characters)"
+    if len(text) <= QUOTE_LIMIT:
+        return text
+    # What is wrong stands behind the value that is quoted.
+    return f"{text[: QUOTE_LIMIT - REASON_CHARACTERS]} ... {text[-REASON_CHARACTERS:]} ({len(text)} characters)"

@@ -39,6 +39,9 @@ Durability = Literal["batch", "process", "power"]
 BATCH_DECISIONS = 32
 BATCH_S = 0.005
 
+# So many decisions may wait for the hasher of their pictures when the others are handed over.
+WAITING_DECISIONS = 2
+
 HASH_BATCH_BYTES = 1 << 16
 
 
@@ -115,13 +118,13 @@ class EpisodeWriter:
         now = self._clock()
         since_last, self._appended_at = now - self._appended_at, now
         if len(batch) >= self._batch_limit or now - self._handed_over_at >= BATCH_S:
-            # The pictures of the latest decision may still be hashed elsewhere. It waits for the next one rather
-            # than have everything wait for it, unless decisions are slow.
-            is_waiting = frames.is_pending and since_last < BATCH_S and len(batch) > 1
-            latest = batch.pop() if is_waiting else None
+            # The pictures of the latest decisions may still be hashed elsewhere. They wait for the next ones rather
+            # than have everything wait for them, unless decisions are slow.
+            waiting: list[tuple[Row, DecisionFrames, float]] = []
+            while since_last < BATCH_S and batch and len(waiting) < WAITING_DECISIONS and batch[-1][1].is_pending:
+                waiting.append(batch.pop())
             self.hand_over()
-            if latest is not None:
-                self._batch.append(latest)
+            self._batch += reversed(waiting)
 
     def hand_over(self) -> None:
         """Validate what is held back and hand it to the operating system: raw frames first, then transitions.

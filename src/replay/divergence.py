@@ -76,7 +76,7 @@ class Mismatch:
     def __str__(self) -> str:
         """One line for a reader."""
         index = "".join(f"[{i}]" for i in self.index) if self.index else ""
-        distance = "" if self.ulp is None else f" ({self._show_gap()}{self.ulp} ulp)"
+        distance = f" ({self._show_gap()}{self.ulp} ulp)" if self.ulp else ""  # 0.0 and -0.0 are none apart
         more = f", {self.elements} elements differ" if self.elements > 1 else ""
         return f"{self.field}{index}: recorded {_show(self.recorded)}, replayed {_show(self.replayed)}{distance}{more}"
 

@@ -150,6 +150,7 @@ def render_strip(
 
     Raises:
         UsageError: The picture exists already.
+        DamagedError: The episode is damaged.
         DivergedError: The replay leaves the record before the decision is over, so there is no such picture.
         CannotRunError: The environment cannot be built or rendered here.
     """
@@ -161,6 +162,8 @@ def render_strip(
     replay = open_replay(folder, trust=trust, allow_other_versions=allow_other_versions, render_mode=render_mode)
     decision = inspection.transition["decision"]
     verdict = replay.run(frame_sink=lambda picture: pictures.append(picture.copy()), decisions=decision + 1)
+    if verdict.faults:
+        raise DamagedError("; ".join(verdict.faults))
     if verdict.mismatches or verdict.decisions != decision + 1:
         place = verdict.mismatches[0].place.decision if verdict.mismatches else verdict.decisions
         at = "the reset" if place is None else f"decision {place}"

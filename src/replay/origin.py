@@ -22,6 +22,7 @@ RECORDED_ELSEWHERE = "recorded, in the named log"
 RECORDED_FAILED = "recorded, but the attempt failed"
 RECORDED_TWICE = "recorded, but more than one exchange has its id: none is shown"
 ANOTHER_OBSERVATION = "recorded, but the exchange is about another observation: none is shown"
+UNREADABLE = "recorded but not found: there are lines that cannot be read in"
 MISSING = "recorded but missing: no log holds exchange"
 RECONSTRUCTED = "reconstructed from program and observation, not recorded"
 WORDING_UNAVAILABLE = "wording unavailable: only the question program is known"
@@ -93,7 +94,9 @@ def _find_exchange(folder: Path, number: Any, log: Path | None) -> Origin:  # no
         raise UsageError(message)
     places = [(folder / EXCHANGES, RECORDED), (folder.parent / EXCHANGES, RECORDED_AT_ROOT)]
     for path, label in places if log is None else [(log, RECORDED_ELSEWHERE)]:
-        found = _read_exchanges(path, number) if path.is_file() else []
+        found, is_readable = _read_exchanges(path, number) if path.is_file() else ([], True)
+        if not found and not is_readable:
+            return Origin(f"{UNREADABLE} {path}")
         if len(found) > 1:
             return Origin(RECORDED_TWICE)
         if found:
@@ -104,14 +107,16 @@ def _find_exchange(folder: Path, number: Any, log: Path | None) -> Origin:  # no
     return Origin(f"{MISSING} {number}")
 
 
-def _read_exchanges(path: Path, number: Any) -> list[Row]:  # noqa: ANN401 - as above
-    """The exchanges with a number, whichever layout they are in; lines that cannot be read are passed over."""
+def _read_exchanges(path: Path, number: Any) -> tuple[list[Row], bool]:  # noqa: ANN401 - as above
+    """The exchanges with a number, whichever layout they are in, and whether every line could be read."""
     found = []
+    is_readable = True
     for line in LineStream(path):
         try:
             row = read_strict_json(line, where=str(path))
         except DamagedError:
+            is_readable = False
             continue
         if isinstance(row, dict) and row.get("exchange_id") == number and type(row["exchange_id"]) is type(number):
             found.append(row)
-    return found
+    return found, is_readable

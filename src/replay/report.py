@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 SHOWN_ELEMENTS = 16
 SHOWN_DIGEST = 12
 
+# Fields of a divergence that a person is shown; the report has all.
+SHOWN_MISMATCHES = 10
+
 
 def describe_verdict(verdict: Verdict, *, environment: str, seed: int) -> str:
     """The verdict of one episode, most important line first."""
@@ -49,7 +52,7 @@ def show_inspection(inspection: Inspection, console: Console) -> None:
     """One decision as tables: what was seen, what was asked, what came of it, raw frame by raw frame."""
     row = inspection.transition
     about = f"({inspection.environment}, seed {inspection.seed})"
-    console.print(Text(f"decision {row['decision']} of {inspection.episode} {about}"), style="bold")
+    console.print(Text(f"decision {row['decision']} of {inspection.episode} {about}"), style="bold", soft_wrap=True)
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
@@ -130,13 +133,14 @@ def _describe_divergence(verdict: Verdict) -> list[str]:
     if not verdict.mismatches:
         return []
     lines: list[str] = []
-    for mismatch in verdict.mismatches:
+    for mismatch in verdict.mismatches[:SHOWN_MISMATCHES]:
         place = mismatch.place
         where = f"decision {place.decision}" if place.decision is not None else f"the {place.record}"
         if place.raw_frame is not None:
             where += f", raw frame {place.raw_frame}"
         lines.append(f"  first divergence at {where}: {mismatch}" if not lines else f"    also at {where}: {mismatch}")
-    return lines
+    more = len(verdict.mismatches) - SHOWN_MISMATCHES
+    return [*lines, f"    and {more} more, all in the report"] if more > 0 else lines
 
 
 def _frame_table(inspection: Inspection) -> Table:

@@ -83,8 +83,10 @@ class Verdict:
     def reached(self, reached: tuple[int, int, float, tuple[int, ...]]) -> None:
         self.decisions, self.raw_frames, self.total_reward, counts = reached
         for channel, count in zip(_DECISION_CHANNELS, counts, strict=True):
-            if channel in self.compared:
+            if count:
                 self.compared[channel] = count
+            else:
+                self.compared.pop(channel, None)
 
     @property
     def exit_code(self) -> int:
