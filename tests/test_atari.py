@@ -400,13 +400,19 @@ def test_a_hold_out_of_range_is_refused(hold_frames):
         make_game(PONG, GameSettings(hold_frames=hold_frames))
 
 
-@pytest.mark.parametrize("way", ["command", "keyword", "wrapper", "module"])
+def test_a_game_that_is_named_with_its_module_is_set_up_like_any(tmp_path):
+    arguments = ["play", "--env", f"ale_py:{PONG}", "--frames", "8", "--out", str(tmp_path / "run")]
+    assert recorder.cli.main(arguments) == VERIFIED
+    manifest = json.loads((tmp_path / "run" / "episode-0000" / "manifest.json").read_bytes())
+    assert manifest["environment"]["id"] == PONG
+    assert manifest["clocks"] == {"raw_frame_source": "environment", "raw_frame_hz": 60.0}
+
+
+@pytest.mark.parametrize("way", ["command", "keyword", "wrapper"])
 def test_a_game_that_skips_frames_by_itself_is_not_held(way, tmp_path, capsys):
     """Four frames of the emulator would be recorded as one raw frame at 60 Hz."""
-    if way in {"command", "module"}:
+    if way == "command":
         arguments = ["--env", PONG, "--env-kwargs", '{"frameskip": 4}', "--frames", 8, "--out", tmp_path / "run"]
-        if way == "module":
-            arguments[:4] = ["--env", f"ale_py:{PONG}", "--hold", 4]
         assert fail(capsys, *arguments)[0] == USAGE
         return
     with pytest.raises(UsageError, match="frameskip"):
