@@ -52,6 +52,7 @@ LADDER = (
     "replay.raw_frames",
     "replay.model_proof",
     "replay.engine",
+    "replay.pong_model",
     "replay.pong_play",
     "replay.opening",
     "replay.origin",

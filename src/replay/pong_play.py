@@ -25,8 +25,9 @@ from recorder.pong_policies import RECORDED_NAMES, make_pong_policy
 from recorder.provenance import Difference, find_version
 from recorder.reading import EpisodeReader, LineStream
 from recorder.records import FRAMES, MANIFEST, SUMMARY, TRANSITIONS, Row, read_strict_json, validate_row
-from replay.divergence import MISSING, ArraySources, Mismatch, Place, compare_rows, compare_values
+from replay.divergence import ArraySources, Mismatch, Place, compare_rows, compare_values
 from replay.engine import guard_sink, refuse_versions
+from replay.pong_model import ImpliedPredictions
 from replay.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -36,22 +37,11 @@ if TYPE_CHECKING:
 
     from recorder.pong_objects import ObserveObjects
     from recorder.pong_policies import PongPolicy
-    from recorder.records import JsonValue
     from recorder.stepping import FrameSink
     from replay.engine import LineSink
 
 # How the recorded names of models' policies begin.
 _MODELS = ("jev:", "openrouter:")
-
-# What the predictions of one model have in common.
-_OF_ONE_MODEL = ("backend", "requested_model")
-
-# Numbers of a model's prediction that an action follows from: the least that there can be, and how far their sum may
-# be from 1 (six probabilities of two decimals each).
-_NUMBERS: dict[str, tuple[float, float | None]] = {"action_probabilities": (0, 0.03 + 1e-6), "answers": (-1, None)}
-
-# Numbers so close are a tie, which the lab's policies broke in more than one way.
-_TIE = 1e-12
 
 # What a summary of an interrupted run may count beyond the last whole decision.
 _PARTIAL_TOTALS = ("raw_frames", "reward", "points_scored", "points_lost", "truncated")
@@ -106,8 +96,7 @@ class PongReplay:
         self.seed: int = self.manifest["seed"]
         self._limits = Limits(decisions=self.manifest["max_decisions"], points=self.manifest.get("point_limit"))
         program = self.manifest.get("question_program")
-        self._program_hash = None if program is None else canonical_digest(program)
-        self._model: Row = {}
+        self._implied = ImpliedPredictions(self.manifest, None if program is None else canonical_digest(program))
         self._transitions = self._reader.lines(TRANSITIONS)
         self._frames = self._reader.lines(FRAMES)
         self._frame_lines = iter(self._frames)
@@ -327,35 +316,10 @@ class PongReplay:
             action, prediction = self._policy(observation)
             compared["predictions"] = compared.get("predictions", 0) + 1
             return compare_rows(place, row, {"action": action, "prediction": prediction}, _NOTHING)
-        implied = self._imply(action, prediction)
-        if implied:
+        mismatches = self._implied.compare(place, action, prediction)
+        if self._implied.was_any:
             compared["predictions"] = compared.get("predictions", 0) + 1
-        mismatches = [
-            mismatch
-            for key, value in implied.items()
-            for mismatch in compare_values(place, f"prediction[{key!r}]", prediction.get(key, MISSING), value, _NOTHING)
-        ]
-        for key, (least, rounding) in _NUMBERS.items():
-            doubt = _doubt(prediction[key], action, least, rounding) if key in prediction else None
-            if doubt is not None:
-                mismatches.append(
-                    Mismatch(place, f"prediction[{key!r}]", None, doubt, f"(action {action} was requested)")
-                )
         return mismatches
-
-    def _imply(self, action: int, prediction: Row) -> Row:
-        """What a model's prediction has to say, going by the manifest, the action and the predictions before it."""
-        implied: Row = {}
-        if self._program_hash is not None:
-            implied["program_hash"] = self._program_hash
-        if "policy" in prediction:
-            implied["policy"] = self.manifest["policy"]
-        if "chosen_action" in prediction or prediction.get("prediction_type") == "action-choice":
-            implied["chosen_action"] = action
-        for name in _OF_ONE_MODEL:
-            if name in prediction or name in self._model:
-                implied[name] = self._model.setdefault(name, prediction.get(name))
-        return implied
 
     def _replay_frames(self, frames: list[Row], lines: list[bytes], *, is_same: bool) -> bool:
         """Compare a decision's raw frames; after another transition it is no wonder that they are others or fewer."""
@@ -466,8 +430,8 @@ class PongReplay:
         expected = stepper.summarize(summary["status"])
         if self._policy is not None:
             expected["api_attempts"] = 0
-        elif "backend" in self._model:
-            expected["backend"] = self._model["backend"]
+        elif "backend" in self._implied.model:
+            expected["backend"] = self._implied.model["backend"]
         else:
             del expected["backend"]
         if self.verdict.is_complete:
@@ -530,25 +494,3 @@ def _require_whole_numbers(manifest: Row) -> None:
         if isinstance(number, float):
             message = f"{MANIFEST} states {name} {number}, which should be a whole number"
             raise DamagedError(message)
-
-
-def _doubt(answers: JsonValue, action: int, least: float, rounding: float | None) -> str | None:
-    """What in a model's own numbers speaks against the requested action, or None.
-
-    Args:
-        answers: By action id a number up to 1, or an object that has it as `q`.
-        action: The requested one.
-        least: The least number that there can be.
-        rounding: How far the sum may be from 1; None where the numbers are no probabilities.
-    """
-    numbers: dict[str, float] = {}
-    for key, answer in answers.items() if isinstance(answers, dict) else ():
-        number: Any = answer.get("q") if isinstance(answer, dict) else answer
-        if type(number) in {int, float} and least <= number <= 1:
-            numbers[key] = number
-    if not isinstance(answers, dict) or len(numbers) != len(answers) or str(action) not in numbers:
-        return f"(no number from {least} to 1 for every action)"
-    if rounding is not None and abs(sum(numbers.values()) - 1) > rounding:
-        return f"(adds up to {sum(numbers.values()):g}, not to 1)"
-    best = max(numbers, key=lambda key: numbers[key])
-    return f"(prefers action {best})" if numbers[str(action)] < numbers[best] - _TIE else None
