@@ -179,7 +179,10 @@ def _record_episodes(parsed: argparse.Namespace) -> list[Row]:
         say(_describe_rest(recorder))
         raise
     except Exception as error:
-        raise CannotRunError(_describe_failure(error, recorder)) from error
+        problem = _describe_failure(error, recorder)
+        if run is None:
+            raise CannotRunError(problem) from error
+        raise CannotRunError(run.log.redactor.redact_text(problem)) from None
     finally:
         if run is not None:
             _report_ledger(run.close())
