@@ -18,8 +18,10 @@ import pytest
 from recorder import RecordEpisode
 from recorder.cli import main as record
 from recorder.errors import UsageError
+from recorder.exchanges import ledger_entry, sum_ledger
 from recorder.programs import ActionProgram, AnswerError, select
 from recorder.records import digest_of, encode_document, encode_line, sha256_of_json
+from recorder.redaction import Redactor
 from replay.cli import inspect_main, replay_main
 from replay.opening import replay_episode
 
@@ -122,7 +124,7 @@ FAULTS = {
     "nan": (0, "", 8),
     "usage": (0, "", 8),
     "garbage": (4, "not JSON", 5),
-    "list": (4, "no JSON object", 5),
+    "list": (4, "not a JSON object", 5),
     "deep": (4, "not JSON", 5),
     "model": (4, "from 'another-model', not from 'loop-1'", 5),
     "sum": (4, "sum to", 5),
@@ -251,6 +253,15 @@ CHANGES = {
     "answer model": (LOG, 3, set_at("response", "model", "loop-2"), 3, "does not say what"),
     "usage": (LOG, 3, set_at("response", "usage", "input_tokens", 4), 3, "does not say what"),
     "response removed": (LOG, 3, set_at("response", None), 3, "does not say what"),
+    "url": (LOG, 3, set_at("url", "http://127.0.0.1:1/v1/chat/completions"), 1, "exchange.url"),
+    "method": (LOG, 3, set_at("method", "PUT"), 1, "exchange.method"),
+    "events beside the response": (LOG, 3, set_at("events", [1]), 1, "exchange.events"),
+    "answer omitted": (LOG, 3, set_at("omitted", "cut off"), 3, "does not say what"),
+    "failed attempt answered": (LOG, 2, "cherry-picked", 1, "exchange"),
+    "id as a float": (LOG, 3, set_at("exchange_id", 4.5), 3, "exchange"),
+    "ledger totals": (LEDGER, None, set_at("totals", "usage", "input_tokens", 1), 3, "does not say what"),
+    "ledger cap": (LEDGER, None, set_at("max_api_calls", 7), 3, "does not say what"),
+    "prediction of true": (ROWS, 0, lambda row: row["prediction"].update(exchange_id=True), 1, "exchange_id"),
     "status": (LOG, 3, set_at("status", 201), 3, "does not say what"),
     "elapsed": (LOG, 3, set_at("elapsed_s", 9.0), 3, "does not say what"),
     "error type": (LOG, 3, set_at("error_type", "ReadTimeout"), 3, "does not say what"),
@@ -267,10 +278,10 @@ CHANGES = {
     "prediction model": (ROWS, 2, set_at("prediction", "response_model", "loop-2"), 1, "prediction['response_model']"),
     "prediction usage": (ROWS, 2, set_at("prediction", "usage", "input_tokens", 9), 1, "prediction['usage']"),
     "prediction exchange": (ROWS, 2, set_at("prediction", "exchange_id", 5), 1, "exchange.request"),
-    "prediction of a failed exchange": (ROWS, 2, set_at("prediction", "exchange_id", 3), 1, "exchange.response"),
+    "prediction of a failed exchange": (ROWS, 2, set_at("prediction", "exchange_id", 3), 1, "exchange.omitted"),
     "prediction of none": (ROWS, 2, set_at("prediction", "exchange_id", 70), 1, "exchange_id"),
     "prediction removed": (ROWS, 2, set_at("prediction", None), 1, "exchange_id"),
-    "prediction of the exchange before": (ROWS, 2, set_at("prediction", "exchange_id", 2), 1, "no decision before"),
+    "prediction of the exchange before": (ROWS, 2, set_at("prediction", "exchange_id", 2), 1, "one after those"),
 }  # fmt: skip
 
 
@@ -292,6 +303,16 @@ def test_every_change_of_exchange_ledger_or_prediction_is_caught(name, run, tmp_
             row["request_sha256"] = sha256_of_json(row["request"])
 
         change_line(path, number, reword)
+    elif change == "cherry-picked":
+
+        def answer_too(row):
+            row.update(status=200, omitted=None, response={"model": "another", "usage": None})
+
+        change_line(path, number, answer_too)
+        ledger = json.loads((copy / LEDGER).read_bytes())
+        ledger["attempts"] = [ledger_entry(row) for row in exchanges(copy)]
+        ledger["totals"] |= sum_ledger(ledger["attempts"])
+        (copy / LEDGER).write_bytes(encode_document(ledger))
     else:
         change_line(path, number, change)
     redo_digests(copy / "episode-0000")
@@ -300,7 +321,9 @@ def test_every_change_of_exchange_ledger_or_prediction_is_caught(name, run, tmp_
     found = [*verdict.faults, *map(str, verdict.mismatches)]
     assert any(said in text for text in found), found
     if code == 1:
-        assert {mismatch.place.decision for mismatch in verdict.mismatches} == {2}
+        assert {mismatch.place.decision for mismatch in verdict.mismatches} == {
+            0 if name == "prediction of true" else 2
+        }
 
 
 def test_an_action_that_the_answer_did_not_choose_is_caught_though_the_simulator_agrees(tmp_path):
@@ -471,3 +494,74 @@ def test_a_decision_reads_at_a_glance_with_its_exchange(run, capsys):
     shown = capsys.readouterr().out
     assert "recorded at the root of the run" in shown
     assert "response" in shown
+
+
+def test_a_run_whose_program_was_taken_out_of_the_manifest_is_damaged(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    path = copy / "episode-0000" / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    del manifest["policy"]["program"]
+    path.write_bytes(encode_document({**manifest, "digest": digest_of(manifest)}))
+    redo_digests(copy / "episode-0000")
+    verdict = replay_episode(copy / "episode-0000")
+    assert verdict.exit_code == 3
+    assert "predictions name a question program" in verdict.faults[0]
+
+
+TORQUES = {
+    **POLE,
+    "actions": [{"name": str(torque), "action": [torque], "meaning": "turn"} for torque in (0.1, -0.3, 1, 1.7)],
+}
+
+
+@pytest.mark.parametrize("protocol", ["chat", "decisions"])
+def test_actions_that_float32_rounds_are_proved_in_float32(protocol, tmp_path):
+    out = tmp_path / "run"
+    with serving() as url:
+        assert play(url, out, env="Pendulum-v1", program=TORQUES, protocol=protocol) == 0
+    episode = out / "episode-0000"
+    assert replay_main(["--episode", str(episode), "--out", str(tmp_path / "r"), "--policy"]) == 0
+
+
+@pytest.mark.parametrize("action", [0.7, 1.0, True, "1", 2, 2**63, [1]])
+def test_an_action_that_the_environment_does_not_have_is_refused_before_anything_is_asked(action, tmp_path, capsys):
+    actions = [POLE["actions"][0], {"name": "odd", "action": action, "meaning": "?"}]
+    assert play("http://127.0.0.1:9/v1", tmp_path / "run", program={**POLE, "actions": actions}) == 4
+    assert "is not in Discrete(2)" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:9/v1",
+        "ftp://host/v1",
+        "http://",
+        "http://user:hunter2@host/v1",
+        "http://host/v1?key=x",
+        "http://host:hunter2/v1",
+    ],
+)
+def test_a_base_url_that_is_none_or_holds_more_is_refused_without_being_told(url, tmp_path, capsys):
+    assert play(url, tmp_path / "run") == 2
+    said = capsys.readouterr().err
+    assert "the base URL" in said
+    assert "hunter2" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_key_that_a_server_reads_as_latin_1_is_removed_too():
+    key = "sk-canary-é0123456789"
+    redactor = Redactor({"KEY": key})
+    for spelled in (
+        key.encode().decode("latin-1"),
+        repr(key.encode()),
+        ascii(key),
+        "sk\\x2dcanary\\x2d\\xe90123456789",
+    ):
+        assert "0123456789" not in redactor.redact_text(spelled)
+
+
+def test_a_long_run_of_backslashes_does_not_stop_a_recording():
+    redactor = Redactor({"KEY": "\\\\\\\\a-secret", "OTHER": KEY})
+    assert redactor.redact_text("\\" * 100_000) == "\\" * 100_000

@@ -37,6 +37,9 @@ _UNSPELL: dict[str, Callable[[str], JsonValue]] = {
 
 _SAFE_INTEGER = 2**53
 
+# Deeper bodies are not kept as JSON.
+MOST_DEPTH = 100
+
 
 class Budget:
     """A hard cap on HTTP attempts, shared by everything that a command asks.
@@ -134,15 +137,18 @@ class ExchangeLog:
             The line's row.
         """
         with self._lock:  # the redactor counts
-            asked = self.redactor.redact(spell_body(request))
+            asked = describe_request(request, self.redactor)
+            if response is not None and omitted is None and _is_too_deep(response):
+                response, omitted = None, "not JSON"
+            # Redacted before they are spelled: the spelling of some texts would hide a secret, or be broken by a mark.
             row: Row = {
                 "exchange_id": exchange_id,
                 "method": method,
-                "url": self.redactor.redact_text(url),
+                "url": self.redactor.redact_url(url),
                 "request": asked,
                 "request_sha256": sha256_of_json(asked),
-                "response": self.redactor.redact(spell_json(response)),
-                "events": None if events is None else self.redactor.redact(spell_json(events)),
+                "response": spell_json(self.redactor.redact(response)),
+                "events": None if events is None else spell_json(self.redactor.redact(events)),
                 "omitted": omitted,
                 "status": status,
                 "error_type": error_type,
@@ -184,6 +190,9 @@ def read_exchanges(path: Path) -> list[Row]:
         where = f"{path} line {stream.number}"
         row = read_strict_json(line, where=where)
         validate_row("exchange", row, where=where)
+        if type(row["exchange_id"]) is not int:
+            message = f"{where}: exchange_id {row['exchange_id']} should be a whole number"
+            raise DamagedError(message)
         if row["exchange_id"] in seen:
             message = f"{where} holds exchange {row['exchange_id']} a second time"
             raise DamagedError(message)
@@ -192,18 +201,29 @@ def read_exchanges(path: Path) -> list[Row]:
     return rows
 
 
-def spell_body(body: bytes) -> JsonValue:
-    """A request's body: its JSON, else its text, else its bytes."""
+def describe_request(body: bytes, redactor: Redactor) -> JsonValue:
+    """A request's body without secrets: its JSON, else its text, else its bytes."""
     if not body:
         return None
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
-        return {"bytes": body.hex()}
+        return {"bytes": redactor.redact(body).hex()}
     try:
-        return spell_json(json.loads(text))
+        parsed = json.loads(text)
+        if not _is_too_deep(parsed):
+            return spell_json(redactor.redact(parsed))
     except (ValueError, RecursionError):
-        return {"raw": text}
+        pass
+    return {"raw": redactor.redact_text(text)}
+
+
+def _is_too_deep(value: JsonValue, depth: int = 0) -> bool:
+    """Whether a parsed body is nested deeper than a line can hold."""
+    if depth > MOST_DEPTH:
+        return True
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(_is_too_deep(item, depth + 1) for item in inner)
 
 
 def spell_json(value: JsonValue) -> JsonValue:
@@ -219,8 +239,21 @@ def spell_json(value: JsonValue) -> JsonValue:
         raise UsageError(message) from None
 
 
+def read_spelled(value: JsonValue) -> JsonValue:
+    """What `spell_json` was given.
+
+    Raises:
+        DamagedError: Nothing is spelled so.
+    """
+    try:
+        return unspell_json(value)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        message = f"a recorded body is spelled as none is: {type(error).__name__}: {error}"
+        raise DamagedError(message) from None
+
+
 def unspell_json(value: JsonValue) -> JsonValue:
-    """What `spell_json` was given."""
+    """The same, from a spelling that is known to be sound."""
     if isinstance(value, list):
         return [unspell_json(item) for item in value]
     if not isinstance(value, dict):
@@ -263,6 +296,23 @@ def _is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def sum_ledger(entries: list[Row]) -> Row:
+    """What the attempts of a ledger add up to, failures and retries included."""
+    usage: dict[str, float] = {}
+    statuses: dict[str, int] = {}
+    for entry in entries:
+        status = str(entry["status"] if entry["status"] is not None else entry["error_type"])
+        statuses[status] = statuses.get(status, 0) + 1
+        for name, value in (entry["usage"] if isinstance(entry["usage"], dict) else {}).items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                usage[name] = usage.get(name, 0) + value
+    return {
+        "attempts": len(entries),
+        "statuses": dict(sorted(statuses.items())),
+        "usage": dict(sorted(usage.items())),
+    }
 
 
 def ledger_entry(row: Row) -> Row:

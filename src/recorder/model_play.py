@@ -6,13 +6,14 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recorder.errors import UsageError
-from recorder.exchanges import EXCHANGES, LEDGER, Budget, ExchangeLog
+from recorder.errors import RecorderError, UsageError
+from recorder.exchanges import EXCHANGES, LEDGER, Budget, ExchangeLog, sum_ledger
 from recorder.model_policy import ModelPolicy, ModelSettings
 from recorder.programs import ActionProgram
 from recorder.records import Row, encode_document
 from recorder.redaction import Redactor
 from recorder.storage import write_atomically
+from recorder.transport import normalise_base_url
 
 if TYPE_CHECKING:
     import argparse
@@ -55,11 +56,18 @@ def open_model_run(parsed: argparse.Namespace, env: gymnasium.Env[Any, Any]) -> 
         if getattr(parsed, name) is None:
             message = f"--model needs --{name.replace('_', '-')}"
             raise UsageError(message)
-    program = ActionProgram.read(parsed.program)
     names = [name for name in (parsed.api_key_env, *parsed.secret_env) if name is not None]
     secrets = {name: _read_secret(name) for name in names}
-    settings = ModelSettings(parsed.model, parsed.base_url, parsed.protocol, parsed.response_model)
-    log = ExchangeLog(parsed.out / EXCHANGES, Budget(parsed.max_api_calls), Redactor(secrets))
+    redactor = Redactor(secrets)
+    try:
+        # A secret in it is neither sent nor kept.
+        program = ActionProgram.from_json(redactor.redact(ActionProgram.read(parsed.program).to_json()))
+        settings = ModelSettings(
+            parsed.model, normalise_base_url(parsed.base_url), parsed.protocol, parsed.response_model
+        )
+    except RecorderError as error:
+        raise type(error)(redactor.redact_url(str(error))) from None
+    log = ExchangeLog(parsed.out / EXCHANGES, Budget(parsed.max_api_calls), redactor)
     policy = ModelPolicy(program, settings, log, env, key=secrets.get(parsed.api_key_env))
     description = {
         "name": f"model:{program.name}",
@@ -74,20 +82,7 @@ def open_model_run(parsed: argparse.Namespace, env: gymnasium.Env[Any, Any]) -> 
 
 def describe_ledger(log: ExchangeLog) -> Row:
     """Every attempt and their sum, failures and retries included."""
-    usage: dict[str, float] = {}
-    statuses: dict[str, int] = {}
-    for entry in log.ledger:
-        status = str(entry["status"] if entry["status"] is not None else entry["error_type"])
-        statuses[status] = statuses.get(status, 0) + 1
-        for name, value in (entry["usage"] if isinstance(entry["usage"], dict) else {}).items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                usage[name] = usage.get(name, 0) + value
-    totals = {
-        "attempts": len(log.ledger),
-        "statuses": dict(sorted(statuses.items())),
-        "usage": dict(sorted(usage.items())),
-        "redacted_places": log.redactor.places,
-    }
+    totals = {**sum_ledger(log.ledger), "redacted_places": log.redactor.places}
     return {
         "kind": "api-ledger",
         "max_api_calls": log.budget.attempts,

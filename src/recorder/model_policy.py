@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recorder.errors import BudgetExceededError, CannotRunError
-from recorder.programs import AnswerError
+from recorder.exchanges import unspell_json
+from recorder.programs import PATHS, AnswerError
+from recorder.records import sha256_of_json
 from recorder.transport import HttpError, RecordingTransport, open_client
 
 if TYPE_CHECKING:
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from recorder.transport import Client, Response
 
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504, 529})
-
-PATHS = {"decisions": "decisions", "chat": "chat/completions"}
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,9 @@ class ModelPolicy:
         self._client = client or open_client(RecordingTransport(_require_log(log)), settings.timeout_s)
         # As bytes: a text would have to be ASCII, and its failure would be an attempt without an exchange.
         self._headers: dict[bytes, bytes] = {} if key is None else {b"authorization": f"Bearer {key}".encode()}
+        for offered in program.actions:  # before anything is asked
+            action_for(env, offered.action)
+        self._redact: Callable[[str], str] = str if log is None else log.redactor.redact_text
         self._url = f"{settings.base_url.rstrip('/')}/{PATHS[settings.protocol]}"
         self._sleep = sleep
         self._clock = clock
@@ -113,13 +116,8 @@ class ModelPolicy:
         settings = self._settings
         request = self._program.request(settings.protocol, settings.model, observation)
         response = self._ask(request)
-        try:
-            document = response.json()
-        except (ValueError, RecursionError) as error:
-            message = f"the model's response is not JSON: {error}"
-            raise AnswerError(message) from None
-        prediction = self._program.decode(settings.protocol, document)
-        pinned = settings.response_model or settings.model
+        prediction = self._program.decode(settings.protocol, _read_document(response))
+        pinned = self._redact(settings.response_model or settings.model)
         if prediction["response_model"] != pinned:
             message = f"the response comes from {prediction['response_model']!r}, not from {pinned!r}: it is not used"
             raise AnswerError(message)
@@ -172,14 +170,36 @@ def action_for(env: gymnasium.Env[Any, Any], action: JsonValue) -> Any:  # noqa:
     space = env.action_space
     try:
         converted = action if space.dtype is None else np.asarray(action, dtype=space.dtype)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         converted = action
     if isinstance(converted, np.ndarray) and converted.ndim == 0:
         converted = converted[()]
+    is_rounded = isinstance(converted, np.ndarray | np.generic) and converted.dtype.kind in "biu"
+    if is_rounded and sha256_of_json(converted.tolist()) != sha256_of_json(action):
+        converted = None  # 0.7, 1.0 and true are no whole numbers
     if not space.contains(converted):
         message = f"the program's action {action!r} is not in {space}"
         raise CannotRunError(message)
     return converted
+
+
+def _read_document(response: Response) -> JsonValue:
+    """The response as the log has it, so that what is decided is what can be proved.
+
+    Raises:
+        AnswerError: It was not kept.
+    """
+    row = response.extensions.get("exchange")
+    if row is not None:
+        if row["response"] is None:
+            message = f"the model's response cannot be used: {row['omitted'] or 'it is a stream of events'}"
+            raise AnswerError(message)
+        return unspell_json(row["response"])
+    try:
+        return response.json()
+    except (ValueError, RecursionError) as error:
+        message = f"the model's response is not JSON: {error}"
+        raise AnswerError(message) from None
 
 
 def _require_log(log: ExchangeLog | None) -> ExchangeLog:

@@ -31,6 +31,9 @@ GUIDANCE_CHARACTERS = 4000
 MEANING_CHARACTERS = 500
 MOST_ACTIONS = 64
 
+# Where each protocol is spoken, below the base URL.
+PATHS = {"decisions": "decisions", "chat": "chat/completions"}
+
 # The one question of the decisions protocol.
 QUESTION = "next_action"
 
@@ -229,7 +232,7 @@ class ActionProgram:
             raise AnswerError(message)
         for name, value in given.items():
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not math.isfinite(value) or not 0 <= value <= 1:
+            if not is_number or not 0 <= value <= 1:
                 message = f"the probability of {name!r} is {value!r}, no number from 0 to 1"
                 raise AnswerError(message)
         reported = {name: float(given[name]) for name in names}

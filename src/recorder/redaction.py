@@ -8,6 +8,9 @@ text that was encoded as a whole (`Basic ...`); and in hex. Numbers are looked a
 from __future__ import annotations
 
 import base64
+import contextlib
+import html.entities
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -19,8 +22,19 @@ MARK = "[REDACTED]"
 # A shorter text would be found by chance.
 LEAST_CHARACTERS = 8
 
-# Names of the escapes that HTML gives a character, besides its number.
-_HTML_NAMES = {'"': "quot", "&": "amp", "<": "lt", ">": "gt", "'": "apos"}
+# Names that HTML has for a character, besides its number.
+_HTML_NAMES: dict[str, list[str]] = {}
+for _name, _letter in html.entities.html5.items():
+    if _name.endswith(";"):
+        _HTML_NAMES.setdefault(_letter, []).append(re.escape(_name[:-1]))
+
+# Backslashes before an escaped character: as many as escaping three times makes. Without a bound a long run of them
+# would be searched again from each of its places.
+_ESCAPES = 8
+_BACKSLASHES = rf"\\\\{{0,{_ESCAPES - 1}}}"
+
+_ASCII = 0x7F
+_BYTE = 0x100
 
 
 class Redactor:
@@ -50,6 +64,7 @@ class Redactor:
         found = sorted(set(secrets.values()), key=len, reverse=True)
         # One pattern a spelling: each begins with a choice of characters, for which texts are searched quickly.
         self._patterns = [re.compile(spelling) for secret in found for spelling in _spellings(secret)]
+        self._any_case = [re.compile(_characters(secret), re.IGNORECASE) for secret in found]
 
     def redact(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value
         """A copy of a JSON value without the secrets: texts, keys, numbers, at any depth."""
@@ -61,6 +76,14 @@ class Redactor:
             text, places = pattern.subn(MARK, text)
             self.places += places
         return text
+
+    def redact_url(self, url: str) -> str:
+        """A URL without the secrets, whose host may have been put into lower case."""
+        url = self.redact_text(url)
+        for pattern in self._any_case:
+            url, places = pattern.subn(MARK, url)
+            self.places += places
+        return url
 
     def _walk(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value
         if isinstance(value, str):
@@ -110,25 +133,53 @@ def _aligned(data: bytes, encode: Any) -> list[str]:  # noqa: ANN401 - a functio
 
 
 def _characters(text: str) -> str:
-    return "".join(map(_character, text))
+    parts: list[str] = []
+    for is_backslash, run in itertools.groupby(text, lambda letter: letter == "\\"):
+        letters = "".join(run)
+        if not is_backslash:
+            parts += map(_character, letters)
+            continue
+        # Escaping multiplies them.
+        count = len(letters)
+        others = f"(?:{_percent(letters[0])}|{_unicode_escape(ord(letters[0]))}|&#0*92;|&#[xX]0*5[cC];)"
+        parts.append(f"(?:\\\\{{{count},{_ESCAPES * count}}}|{others}{{{count}}})")
+    return "".join(parts)
 
 
 def _character(letter: str) -> str:
-    """A pattern of everything that spells one character."""
+    """A pattern of everything that spells one character but a backslash."""
     number = ord(letter)
-    ways = [re.escape(letter), _percent(letter), _unicode_escape(number), f"&#0*{number};", f"&#[xX]0*(?i:{number:x});"]
-    if letter in _HTML_NAMES:
-        ways.append(f"&{_HTML_NAMES[letter]};")
+    data = letter.encode("utf-8", "surrogatepass")
+    ways = [re.escape(letter), _percent(letter), _unicode_escape(number)]
+    ways += [f"&(?:amp;){{0,3}}#0*{number};", f"&(?:amp;){{0,3}}#[xX]0*(?i:{number:x});"]
+    ways += [f"&(?:amp;){{0,3}}{name};" for name in _HTML_NAMES.get(letter, ())]
+    ways.append("".join(rf"{_BACKSLASHES}x(?i:{byte:02x})" for byte in data))
+    if _ASCII < number < _BYTE:  # one byte, where the text was taken for latin-1
+        ways += [rf"{_BACKSLASHES}x(?i:{number:02x})", f"%(?:25)*(?i:{number:02x})"]
+    if number > _ASCII:
+        ways += [_plain_characters(mistaken) for mistaken in sorted(_mistaken(data))]
     if letter in "\"/'":
-        ways.append(rf"\\\\*{re.escape(letter)}")
-    if letter == "\\":
-        ways.append(r"\\\\+")
+        ways.append(rf"{_BACKSLASHES}{re.escape(letter)}")
+    if letter == "'":
+        ways.append("'\"'\"'")  # as a shell quotes it
     if letter == " ":
         ways.append(r"\+")
     short = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}.get(letter)
     if short is not None:
-        ways.append(rf"\\\\*{short}")
+        ways.append(rf"{_BACKSLASHES}{short}")
     return f"(?:{'|'.join(ways)})"
+
+
+def _mistaken(data: bytes) -> set[str]:
+    """What UTF-8 becomes for a reader who takes it for another encoding, as servers do with headers."""
+    found = {data.decode("latin-1")}
+    with contextlib.suppress(UnicodeDecodeError):
+        found.add(data.decode("cp1252"))
+    return found
+
+
+def _plain_characters(text: str) -> str:
+    return "".join(f"(?:{re.escape(letter)}|{_percent(letter)}|{_unicode_escape(ord(letter))})" for letter in text)
 
 
 def _percent(letter: str) -> str:
@@ -140,7 +191,7 @@ def _percent(letter: str) -> str:
 def _unicode_escape(number: int) -> str:
     r"""As `\uXXXX`, a pair of them beyond the basic plane."""
     if number <= 0xFFFF:  # noqa: PLR2004 - the basic plane
-        return rf"\\\\*u(?i:{number:04x})"
+        return rf"{_BACKSLASHES}u(?i:{number:04x})"
     number -= 0x10000
     high, low = 0xD800 + (number >> 10), 0xDC00 + (number & 0x3FF)
-    return rf"\\\\*u(?i:{high:04x})\\\\*u(?i:{low:04x})"
+    return rf"{_BACKSLASHES}u(?i:{high:04x}){_BACKSLASHES}u(?i:{low:04x})"

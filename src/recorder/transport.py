@@ -6,7 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from recorder.errors import MissingExtraError
+from recorder.errors import MissingExtraError, UsageError
 
 try:
     import httpx
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Client: TypeAlias = httpx.Client
 Response: TypeAlias = httpx.Response
-HttpError: TypeAlias = httpx.TransportError
+HttpError: TypeAlias = httpx.RequestError
 
 # A body beyond this is not kept; the client gets all of it.
 KEPT_BYTES = 16 << 20
@@ -118,6 +118,27 @@ class AsyncRecordingTransport(httpx.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+def normalise_base_url(text: str) -> str:
+    """The URL of a server as its requests will state it.
+
+    Raises:
+        UsageError: It is none, or holds what would be recorded or would replace the key: user, password, query.
+    """
+    try:
+        url = httpx.URL(text)
+    except (httpx.InvalidURL, TypeError, ValueError):
+        url = None
+    if url is None or url.scheme not in {"http", "https"} or not url.host:
+        message = "the base URL should begin with http:// or https:// and name a host"
+        raise UsageError(message)
+    if url.userinfo or url.query or url.fragment:
+        message = (
+            "the base URL holds a user, a password, a query or a fragment: leave them out; --api-key-env names the key"
+        )
+        raise UsageError(message)
+    return str(url).rstrip("/")
+
+
 def open_client(transport: httpx.BaseTransport, timeout_s: float) -> Client:
     """A client over a transport."""
     return httpx.Client(transport=transport, timeout=timeout_s)
@@ -167,7 +188,7 @@ class _Capture:
             return
         self._is_written = True
         response, events, omitted = self._judge(is_whole=is_whole)
-        self._log.append(
+        row = self._log.append(
             self._exchange_id,
             method=self._request.method,
             url=str(self._request.url),
@@ -179,6 +200,8 @@ class _Capture:
             error_type=error_type,
             elapsed_s=self._clock() - self._started,
         )
+        if self._response is not None:
+            self._response.extensions["exchange"] = row
 
     def _judge(self, *, is_whole: bool) -> tuple[JsonValue, list[JsonValue] | None, Omission | None]:
         """The parsed response, or its events, or why neither is kept."""
@@ -189,8 +212,9 @@ class _Capture:
         if self._raw_bytes > KEPT_BYTES:
             return None, None, "too long"
         if self._response.headers.get("content-type", "").partition(";")[0].strip() == _EVENT_STREAM:
-            text = self._decode()
-            return None, None if text is None else parse_events(text), None if is_whole else "cut off"
+            data = self._decode()
+            events = None if data is None else parse_events(data.decode("utf-8", "replace"))
+            return None, events, None if is_whole else "cut off"
         if not is_whole:
             return None, None, "cut off"
         response, omitted = self._read_object()
@@ -198,24 +222,24 @@ class _Capture:
 
     def _read_object(self) -> tuple[JsonValue, Omission | None]:
         try:
-            parsed = json.loads(self._decode() or "")
+            parsed = json.loads(self._decode() or b"")
         except (ValueError, RecursionError):
             return None, "not JSON"
         return (parsed, None) if isinstance(parsed, dict) else (None, "not a JSON object")
 
-    def _decode(self) -> str | None:
-        """The body as text; None where it is compressed in a way that is not known here, or broken."""
+    def _decode(self) -> bytes | None:
+        """The body without its compression; None where it is compressed in a way that is not known here, or broken."""
         if self._response is None:
             return None
         if self._decoded is not None:
-            return self._decoded.decode("utf-8", "replace")
+            return self._decoded
         headers = {
             name: value
             for name, value in self._response.headers.items()
             if name in {"content-encoding", "content-type"}
         }
         try:
-            return httpx.Response(200, headers=headers, content=b"".join(self._raw)).content.decode("utf-8", "replace")
+            return httpx.Response(200, headers=headers, content=b"".join(self._raw)).content
         except httpx.DecodingError:
             return None
 
@@ -240,8 +264,10 @@ class _RecordedStream(httpx.SyncByteStream):
         self._capture.end(is_whole=True)
 
     def close(self) -> None:
-        self._inner.close()
-        self._capture.end(is_whole=self._is_whole)
+        try:
+            self._inner.close()
+        finally:
+            self._capture.end(is_whole=self._is_whole)
 
 
 class _AsyncRecordedStream(httpx.AsyncByteStream):
@@ -264,8 +290,10 @@ class _AsyncRecordedStream(httpx.AsyncByteStream):
         self._capture.end(is_whole=True)
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
-        self._capture.end(is_whole=self._is_whole)
+        try:
+            await self._inner.aclose()
+        finally:
+            self._capture.end(is_whole=self._is_whole)
 
 
 def parse_events(text: str) -> list[JsonValue]:

@@ -106,6 +106,7 @@ class Replay:
         self._are_arrays_sound = True
         self._ended = (False, False)
         self._stepper: Stepper | None = None
+        self._has_program_predictions = False
         self._reached_limit: LimitReason | None = None
 
     @property
@@ -314,6 +315,8 @@ class Replay:
         self.verdict.total_reward += float(reward)
         self.verdict.count_decision(stepper.transition)
         self._seen_info.update(stepper.transition["info"])
+        if prediction is not None and "program_sha256" in prediction:
+            self._has_program_predictions = True
         return True
 
     def _compare_decision(self, stepper: Stepper, frames: RawFrameComparison, line: bytes) -> bool:
@@ -389,6 +392,8 @@ class Replay:
     def _prove_model(self, *, is_asking_policy: bool) -> None:
         """Derive predictions and actions from the exchanges with the model, if nothing differs before."""
         if not holds_model_policy(self.manifest):
+            if self._has_program_predictions:
+                self.verdict.add_fault("predictions name a question program, which the manifest's policy does not hold")
             if is_asking_policy:
                 self.verdict.not_checked.append(
                     "policy: only one that asks a model can be asked again from its exchanges"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from recorder.encoding import decode_value, encode_value
 from recorder.errors import CannotRunError, DamagedError, RecorderError, UsageError
-from recorder.exchanges import EXCHANGES, LEDGER, ledger_entry, read_exchanges, unspell_json
-from recorder.programs import ActionProgram, AnswerError
+from recorder.exchanges import EXCHANGES, LEDGER, ledger_entry, read_exchanges, read_spelled, spell_json, sum_ledger
+from recorder.programs import PATHS, ActionProgram, AnswerError
 from recorder.reading import ArrayFile, LineStream
 from recorder.records import TRANSITIONS, Row, read_strict_json, sha256_of_json
 from replay.divergence import MISSING, Mismatch, Place
@@ -47,7 +49,7 @@ class ModelProof:
         self._verdict = verdict
         self._arrays = ArrayFile(folder)
         self._exchanges: dict[int, Row] = {}
-        self._used: set[int] = set()
+        self._last = 0
 
     def prove(self, *, decisions: int, act: Callable[[list[Row]], Act] | None = None) -> None:
         """Check every decision up to a number; the first that does not fit ends it.
@@ -60,6 +62,10 @@ class ModelProof:
             program = ActionProgram.from_json(self._policy["program"], where="the manifest's program")
         except UsageError as error:
             self._verdict.add_fault(str(error))
+            return
+        asked = [self._policy.get(name) for name in ("protocol", "model", "response_model", "base_url")]
+        if not all(isinstance(text, str) for text in asked) or asked[0] not in PATHS:
+            self._verdict.add_fault("the manifest's policy lacks protocol, model, response_model or base_url")
             return
         if not self._compare(
             Place("manifest"), "policy['program_sha256']", self._policy.get("program_sha256"), program.sha256
@@ -104,9 +110,15 @@ class ModelProof:
             ledger = read_strict_json(path.read_bytes(), where=str(path))
         except DamagedError as error:
             return self._fault(str(error))
-        stated = ledger.get("attempts") if isinstance(ledger, dict) else None
-        if stated != [ledger_entry(row) for row in rows]:
-            return self._fault(f"{path} does not say what {EXCHANGES} holds")
+        ledger = ledger if isinstance(ledger, dict) else {}
+        entries = [ledger_entry(row) for row in rows]
+        totals = ledger.get("totals")
+        if isinstance(totals, dict):
+            totals = {key: value for key, value in totals.items() if key != "redacted_places"}
+        stated = [ledger.get("attempts"), totals, ledger.get("kind"), ledger.get("max_api_calls")]
+        expected = [entries, sum_ledger(entries), "api-ledger", self._policy.get("max_api_calls")]
+        if sha256_of_json(stated) != sha256_of_json(expected):
+            return self._fault(f"{path} does not say what {EXCHANGES} and the manifest hold")
         return True
 
     def _read_transitions(self, decisions: int) -> list[Row]:
@@ -119,9 +131,10 @@ class ModelProof:
 
     def _own_exchanges(self, rows: list[Row]) -> list[Row]:
         """The exchanges of these decisions, with the failed attempts before each."""
-        numbers = {row["prediction"].get("exchange_id") for row in rows if isinstance(row["prediction"], dict)}
+        named = [row["prediction"].get("exchange_id") for row in rows if isinstance(row["prediction"], dict)]
+        numbers = {number for number in named if type(number) is int and number in self._exchanges}
         own = []
-        for number in sorted(number for number in numbers if number in self._exchanges):
+        for number in sorted(numbers):
             before = number - 1
             failed: list[Row] = []
             while before in self._exchanges and before not in numbers and self._is_failed(before, number):
@@ -136,33 +149,75 @@ class ModelProof:
 
     def _prove_decision(self, program: ActionProgram, row: Row, policy: Act | None) -> bool:
         place = Place("transition", row["decision"])
-        prediction = row["prediction"]
-        number = prediction.get("exchange_id") if isinstance(prediction, dict) else None
-        exchange = self._exchanges.get(number) if isinstance(number, int) else None
-        if exchange is None or not isinstance(number, int):
-            return self._compare(place, "prediction['exchange_id']", number, "(an exchange of the log)")
-        if number in self._used:
-            return self._compare(place, "prediction['exchange_id']", number, "(one that no decision before it used)")
-        self._used.add(number)
-        settings = self._policy
         observation = decode_value(row["observation"], self._arrays)
-        request = program.request(settings["protocol"], settings["model"], observation)
-        if not self._compare(place, "exchange.request", exchange["request"], request):
+        exchange = self._take_exchange(place, program, row["prediction"], observation)
+        if exchange is None:
             return False
+        number, settings = exchange["exchange_id"], self._policy
         try:
-            derived = program.decode(settings["protocol"], unspell_json(exchange["response"]))
+            derived = program.decode(settings["protocol"], read_spelled(exchange["response"]))
             action = program.action_of(derived)
+        except DamagedError as error:
+            return self._fault(f"exchange {number}: {error}")
         except AnswerError as error:
             return self._compare(place, "exchange.response", exchange["response"], f"(no answer: {error})")
         whole = {**derived, "requested_model": settings["model"], "exchange_id": number}
+        model = derived["response_model"]
         return (
-            self._compare(place, "prediction", prediction, whole)
-            and self._compare(
-                place, "prediction['response_model']", derived["response_model"], settings["response_model"]
-            )
-            and self._compare(place, "action", _plain(decode_value(row["action"], self._arrays)), action)
+            self._compare(place, "prediction", row["prediction"], whole)
+            and self._compare(place, "prediction['response_model']", model, settings["response_model"])
+            and self._compare_action(place, decode_value(row["action"], self._arrays), action)
             and (policy is None or self._compare_policy(place, row, policy, observation))
         )
+
+    def _take_exchange(
+        self,
+        place: Place,
+        program: ActionProgram,
+        prediction: JsonValue,
+        observation: Any,  # noqa: ANN401
+    ) -> Row | None:
+        """The exchange that a prediction names, if it asks for this decision and none before used it."""
+        number = prediction.get("exchange_id") if isinstance(prediction, dict) else None
+        exchange = self._exchanges.get(number) if type(number) is int else None
+        if exchange is None or type(number) is not int:
+            self._compare(place, "prediction['exchange_id']", number, "(an exchange of the log)")
+            return None
+        if number <= self._last:
+            self._compare(place, "prediction['exchange_id']", number, "(one after those of the decisions before)")
+            return None
+        settings = self._policy
+        request = spell_json(program.request(settings["protocol"], settings["model"], observation))
+        is_asked = self._compare(place, "exchange.request", exchange["request"], request)
+        if not is_asked or not self._check_attempts(place, number, exchange):
+            return None
+        self._last = number
+        return exchange
+
+    def _check_attempts(self, place: Place, number: int, exchange: Row) -> bool:
+        """An answer that was used came whole, from where the policy asks; those passed over before it had failed."""
+        url = f"{self._policy['base_url']}/{PATHS[self._policy['protocol']]}"
+        expected = {"method": "POST", "url": url, "events": None, "omitted": None, "error_type": None}
+        for field, value in expected.items():
+            if not self._compare(place, f"exchange.{field}", exchange[field], value):
+                return False
+        if not 200 <= (exchange["status"] or 0) < 300:  # noqa: PLR2004 - what HTTP calls successful
+            return self._compare(place, "exchange.status", exchange["status"], "(a successful one)")
+        for before in range(self._last + 1, number) if self._last else ():
+            passed = self._exchanges.get(before)
+            if passed is not None and not self._is_failed(before, number):
+                return self._compare(place, "exchange", before, f"(a failed attempt at what exchange {number} asks)")
+        return True
+
+    def _compare_action(self, place: Place, recorded: Any, derived: JsonValue) -> bool:  # noqa: ANN401 - any action
+        """In the dtype in which it reached the environment: a program's 0.1 is another number in float32."""
+        if hasattr(recorded, "dtype"):
+            try:
+                derived = np.asarray(derived, dtype=recorded.dtype).tolist()
+            except (TypeError, ValueError, OverflowError):
+                return self._compare(place, "action", recorded.tolist(), derived)
+            recorded = recorded.tolist()
+        return self._compare(place, "action", recorded, derived)
 
     def _compare_policy(self, place: Place, row: Row, policy: Act, observation: Any) -> bool:  # noqa: ANN401
         try:
@@ -196,10 +251,6 @@ def _first_difference(recorded: JsonValue, derived: JsonValue) -> tuple[str, Jso
                 path, *values = _first_difference(left, right)
                 return f"[{number}]{path}", values[0], values[1]
     return "", recorded, derived
-
-
-def _plain(action: Any) -> JsonValue:  # noqa: ANN401 - any action
-    return action.tolist() if hasattr(action, "tolist") else action
 
 
 def rerun_policy(manifest: Row, env: Any) -> Callable[[list[Row]], Act]:  # noqa: ANN401 - any environment

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recorder.encoding import decode_value
 from recorder.errors import DamagedError, UsageError
-from recorder.exchanges import EXCHANGES
+from recorder.exchanges import EXCHANGES, spell_json
 from recorder.pong_policies import RECORDED_NAMES
 from recorder.programs import ActionProgram
 from recorder.reading import ArrayFile, LineStream
@@ -69,7 +69,7 @@ def find_origin(folder: Path, manifest: Row, transition: Row, log: Path | None =
     try:
         program = ActionProgram.from_json(policy["program"])
         observation = decode_value(transition["observation"], ArrayFile(folder))
-        request: Row | None = program.request(policy["protocol"], policy["model"], observation)
+        request: Row | None = spell_json(program.request(policy["protocol"], policy["model"], observation))
     except (UsageError, DamagedError, KeyError):
         request = None
     if number is None:

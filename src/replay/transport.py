@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import httpx
 
 from recorder.errors import CannotRunError
-from recorder.exchanges import spell_body, unspell_json
+from recorder.exchanges import describe_request, read_spelled
 from recorder.records import sha256_of_json
 from recorder.redaction import Redactor
 
@@ -75,8 +75,8 @@ class ReplayTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
     def _answer(self, request: httpx.Request, body: bytes) -> httpx.Response:
         with self._lock:
-            asked = self._redactor.redact(spell_body(body))
-            url = self._redactor.redact_text(str(request.url))
+            asked = describe_request(body, self._redactor)
+            url = self._redactor.redact_url(str(request.url))
             waiting = self._waiting.get((request.method, url, sha256_of_json(asked)))
             if not waiting:
                 raise MissedExchangeError(self._describe_miss(request.method, url, asked))
@@ -112,11 +112,11 @@ def _build_response(row: Row, request: httpx.Request) -> httpx.Response:
         message = f"exchange {row['exchange_id']} ended so when it was recorded: {row['error_type']}"
         raise error(message, request=request)
     if row["events"] is not None:
-        content = "".join(map(_spell_event, unspell_json(row["events"])))
+        content = "".join(map(_spell_event, read_spelled(row["events"])))
         return httpx.Response(
             row["status"], headers={"content-type": "text/event-stream"}, content=content, request=request
         )
-    content = "" if row["response"] is None else json.dumps(unspell_json(row["response"]))
+    content = "" if row["response"] is None else json.dumps(read_spelled(row["response"]))
     headers = {"content-type": "application/json"}
     return httpx.Response(
         row["status"], headers=headers, content=content.encode("utf-8", "surrogatepass"), request=request
