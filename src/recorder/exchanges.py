@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from recorder.errors import BudgetExceededError, DamagedError, UsageError
 from recorder.reading import LineStream
 from recorder.records import JsonValue, Row, encode_line, read_strict_json, sha256_of_json, validate_row
-from recorder.storage import write_atomically
+from recorder.storage import write_all, write_atomically
 
 if TYPE_CHECKING:
     from recorder.redaction import Redactor
@@ -171,8 +171,7 @@ class ExchangeLog:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self.path, flags, 0o644)
-        while line:
-            line = line[os.write(self._descriptor, line) :]
+        write_all(self._descriptor, line, self.path)
 
 
 def read_exchanges(path: Path) -> list[Row]:

@@ -11,6 +11,7 @@ from gymnasium.utils import RecordConstructorArgs
 from recorder.atari import emulator_frames_per_step
 from recorder.errors import CannotRunError, UsageError
 from recorder.limits import Limits
+from recorder.simulator import layers_of
 
 if TYPE_CHECKING:
     from recorder.simulator import RawFrameListener
@@ -139,18 +140,14 @@ class HoldAction(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
 def _require_single_frames(env: gymnasium.Env[Any, Any]) -> None:
     """Raise unless a step of the environment is one raw frame."""
-    layer = env
-    while True:
+    for layer in layers_of(env):
         if hasattr(layer, "set_raw_frame_listener"):
             message = f"{layer} publishes its raw frames itself: leave out HoldAction"
             raise UsageError(message)
-        if not isinstance(layer, gymnasium.Wrapper):
-            break
-        layer = layer.env
-    frames = emulator_frames_per_step(layer)
+    frames = emulator_frames_per_step(env.unwrapped)
     if frames not in {None, 1}:
         message = (
-            f"{layer} skips frames by itself (frameskip {frames}), so that its raw frames could not be seen: "
+            f"{env.unwrapped} skips frames by itself (frameskip {frames}), so that its raw frames could not be seen: "
             "make it with frameskip=1, and HoldAction holds the action"
         )
         raise UsageError(message)

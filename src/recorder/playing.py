@@ -243,18 +243,9 @@ def _find_unknown_to_layout(parsed: argparse.Namespace) -> str | None:
 
 
 def _play_historical(parsed: argparse.Namespace) -> int:
-    settings = PongSettings(
-        **{
-            name: value
-            for name, value in (
-                ("hold_frames", parsed.hold),
-                ("sticky", parsed.sticky),
-                ("noop_max", parsed.noop_max),
-                ("observe", parsed.observe),
-            )
-            if value is not None
-        }
-    )
+    chosen = {"hold_frames": parsed.hold, "observe": parsed.observe}
+    chosen |= {"sticky": parsed.sticky, "noop_max": parsed.noop_max}
+    settings = PongSettings(**_without_defaults(chosen))
     with open_progress("recording", "decisions") as progress, quiet_roms():
         task = progress.add_task("", total=parsed.decisions)
         summary = record_pong(
@@ -271,6 +262,11 @@ def _play_historical(parsed: argparse.Namespace) -> int:
     episode = {"episode": str(parsed.out), **{name: summary[name] for name in fields}}
     _report_episodes([episode], parsed)
     return 0
+
+
+def _without_defaults(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 class _ObjectPolicy:
@@ -367,7 +363,7 @@ def _make_played_game(parsed: argparse.Namespace) -> gymnasium.Env[Any, Any]:
         chosen["observe"] = parsed.observe
     elif parsed.noop_max is None:
         chosen["noop_max"] = PongSettings.noop_max
-    settings = GameSettings(**{name: value for name, value in chosen.items() if value is not None})
+    settings = GameSettings(**_without_defaults(chosen))
     render_mode = "rgb_array" if parsed.rgb is not False else None
     env = make_game(parsed.env, settings, render_mode=render_mode, kwargs=parsed.env_kwargs)
     if parsed.track is None:

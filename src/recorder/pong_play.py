@@ -388,11 +388,7 @@ class _LineFile:
         self._length_bytes += len(data)
         if totals is not None:
             self._totals[self._length_bytes] = totals
-        try:
-            write_all(self._descriptor, data)
-        except OSError as error:
-            error.filename = str(self._path)
-            raise
+        write_all(self._descriptor, data, self._path)
 
     def totals(self) -> Row | None:
         """What the whole lines on disk add up to; None if there are none."""

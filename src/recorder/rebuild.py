@@ -30,6 +30,7 @@ from recorder.errors import (
     UsageError,
 )
 from recorder.provenance import find_distribution, find_version
+from recorder.simulator import layers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -133,13 +134,21 @@ def require_same_assets(described: Mapping[str, Any], env: Environment) -> None:
     """
     here = {asset["name"]: asset["sha256"] for asset in describe_assets(env.unwrapped)}
     for asset in described.get("assets", ()):
-        found = here.get(asset["name"])
-        if found != asset["sha256"]:
-            message = (
-                f"the episode was recorded with {asset['name']} of SHA-256 {asset['sha256']}, here it "
-                f"{'is missing' if found is None else f'has {found}'}: it can only be replayed with the same file"
-            )
-            raise CannotRunError(message)
+        require_same_file(asset["name"], asset["sha256"], here.get(asset["name"]))
+
+
+def require_same_file(name: str, recorded: str, here: str | None) -> None:
+    """Raise if a file has another SHA-256 than it had at the recording, or is not there (None).
+
+    Raises:
+        CannotRunError: It is so.
+    """
+    if here != recorded:
+        message = (
+            f"the episode was recorded with {name} of SHA-256 {recorded}, here it "
+            f"{'is missing' if here is None else f'has {here}'}: it can only be replayed with the same file"
+        )
+        raise CannotRunError(message)
 
 
 def build_environment(
@@ -265,20 +274,12 @@ def _describe(space: gymnasium.Space[Any]) -> str:
 
 def wrapper_names(env: Environment) -> list[str]:
     """Class names from the outermost wrapper down to the environment itself."""
-    return [layer.__name__ for layer in _layers(env)]
+    return [type(layer).__name__ for layer in layers_of(env)]
 
 
 def defining_modules(env: Environment) -> list[str]:
     """The modules that define the environment and its wrappers."""
-    return sorted({layer.__module__ for layer in _layers(env)})
-
-
-def _layers(env: Environment) -> list[type]:
-    layers: list[type] = [type(env)]
-    while isinstance(env, gymnasium.Wrapper):
-        env = env.env
-        layers.append(type(env))
-    return layers
+    return sorted({type(layer).__module__ for layer in layers_of(env)})
 
 
 def _describe_spec(env: Environment) -> Row:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, TypeAlias, TypeGuard
 
 import gymnasium
@@ -88,14 +88,17 @@ class KeepsRawFrames(Protocol):
 # Attributes are looked for by name: checking against a runtime protocol costs 20 us, and each episode asks.
 
 
+def layers_of(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Env[Any, Any]]:
+    """An environment's layers, from the outermost wrapper down to the environment itself."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+    yield env
+
+
 def find_publisher(env: gymnasium.Env[Any, Any]) -> ShowsRawFrames | None:
     """The outermost layer of an environment that publishes raw frames, or None."""
-    while True:
-        if shows_raw_frames(env):
-            return env
-        if not isinstance(env, gymnasium.Wrapper):
-            return None
-        env = env.env
+    return next((layer for layer in layers_of(env) if shows_raw_frames(layer)), None)
 
 
 def picture_drawer(env: gymnasium.Env[Any, Any]) -> Callable[[np.ndarray[Any, Any]], object] | None:
@@ -103,13 +106,10 @@ def picture_drawer(env: gymnasium.Env[Any, Any]) -> Callable[[np.ndarray[Any, An
 
     It saves a copy of each picture where the environment can do it and no wrapper changes what is rendered.
     """
-    layer = env
-    while isinstance(layer, gymnasium.Wrapper):
-        if type(layer).render not in _PLAIN_RENDERS:
-            return None
-        layer = layer.env
-    is_drawing = is_emulator(layer) and layer.render_mode == "rgb_array"
-    return emulator_screen(layer) if is_drawing else None
+    *wrappers, simulator = layers_of(env)
+    is_plain = all(type(wrapper).render in _PLAIN_RENDERS for wrapper in wrappers)
+    is_drawing = is_emulator(simulator) and simulator.render_mode == "rgb_array"
+    return emulator_screen(simulator) if is_plain and is_drawing else None
 
 
 def set_limits(env: gymnasium.Env[Any, Any], limits: Limits) -> None:

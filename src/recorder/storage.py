@@ -296,13 +296,7 @@ class _AppendedFile:
 
     def append(self, data: bytes) -> None:
         length = len(data)
-        try:
-            written = os.write(self._descriptor, data)
-            if written != length:
-                write_all(self._descriptor, data[written:])
-        except OSError as error:
-            error.filename = str(self.path)
-            raise
+        write_all(self._descriptor, data, self.path)
         self._unhashed.append(data)
         self._unhashed_bytes += length
         if self._unhashed_bytes >= HASH_BATCH_BYTES:
@@ -358,7 +352,7 @@ def write_atomically(path: Path, data: bytes, *, is_flushing: bool = False) -> N
     temporary = os.path.join(folder, f".{name}.part")  # noqa: PTH118 - see above
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        write_all(descriptor, data)
+        write_all(descriptor, data, path)
         if is_flushing:
             os.fsync(descriptor)
     except OSError as error:
@@ -381,7 +375,15 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write to the last byte."""
-    while data:  # a disk that fills up, or a write beyond 2 GiB, takes more than one round
-        data = data[os.write(descriptor, data) :]
+def write_all(descriptor: int, data: bytes, path: Path) -> None:
+    """Write to the last byte: a disk that fills up, or a write beyond 2 GiB, takes more than one round.
+
+    Raises:
+        OSError: It failed; the error names the file.
+    """
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError as error:
+        error.filename = str(path)
+        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -73,7 +74,7 @@ class RecordingTransport(httpx.BaseTransport):
             raise
         if capture.begin(response):
             return response
-        response.stream = _RecordedStream(response.stream, capture)  # type: ignore[arg-type] # a sync stream here
+        response.stream = _RecordedStream(response.stream, capture)
         return response
 
     def close(self) -> None:
@@ -110,7 +111,7 @@ class AsyncRecordingTransport(httpx.AsyncBaseTransport):
             raise
         if capture.begin(response):
             return response
-        response.stream = _AsyncRecordedStream(response.stream, capture)  # type: ignore[arg-type] # an async stream here
+        response.stream = _RecordedStream(response.stream, capture)
         return response
 
     async def aclose(self) -> None:
@@ -244,56 +245,47 @@ class _Capture:
             return None
 
 
-class _RecordedStream(httpx.SyncByteStream):
-    def __init__(self, inner: httpx.SyncByteStream, capture: _Capture) -> None:
+class _RecordedStream(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """Hands on what the inner stream, of either kind, brings; what ends first is what is recorded."""
+
+    def __init__(self, inner: Any, capture: _Capture) -> None:  # noqa: ANN401 - a stream of either kind
         self._inner = inner
         self._capture = capture
-        self._is_whole = False
 
     def __iter__(self) -> Iterator[bytes]:
-        try:
+        with self._watching():
             for data in self._inner:
                 self._capture.take(data)
                 yield data
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            self._capture.fail(error)
-            raise
-        self._is_whole = True
-        self._capture.end(is_whole=True)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with self._watching():
+            async for data in self._inner:
+                self._capture.take(data)
+                yield data
 
     def close(self) -> None:
         try:
             self._inner.close()
         finally:
-            self._capture.end(is_whole=self._is_whole)
-
-
-class _AsyncRecordedStream(httpx.AsyncByteStream):
-    def __init__(self, inner: httpx.AsyncByteStream, capture: _Capture) -> None:
-        self._inner = inner
-        self._capture = capture
-        self._is_whole = False
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for data in self._inner:
-                self._capture.take(data)
-                yield data
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            self._capture.fail(error)
-            raise
-        self._is_whole = True
-        self._capture.end(is_whole=True)
+            self._capture.end(is_whole=False)
 
     async def aclose(self) -> None:
         try:
             await self._inner.aclose()
         finally:
-            self._capture.end(is_whole=self._is_whole)
+            self._capture.end(is_whole=False)
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[None]:
+        try:
+            yield
+        except GeneratorExit:  # the reader left: closing says so
+            raise
+        except BaseException as error:
+            self._capture.fail(error)
+            raise
+        self._capture.end(is_whole=True)
 
 
 def parse_events(text: str) -> list[JsonValue]:

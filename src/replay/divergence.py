@@ -11,9 +11,10 @@ import orjson
 
 from recorder.encoding import decode_value
 from recorder.errors import DamagedError
+from recorder.records import sha256_of_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from recorder.encoding import ArraySource
     from recorder.records import JsonValue, Row
@@ -137,6 +138,18 @@ def compare_values(  # noqa: PLR0911 - one return a kind of value
             for mismatch in compare_values(place, f"{field}[{position}]", left, right, arrays)
         ]
     return [Mismatch(place, field, None, recorded, replayed, ulp=_scalar_ulp(recorded, replayed))]
+
+
+def json_differences(first: JsonValue, second: JsonValue, path: str = "") -> Iterator[tuple[str, JsonValue, JsonValue]]:
+    """The innermost places in which two plain JSON values differ: path and both values, in the order of the first."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in [*first, *(key for key in second if key not in first)]:
+            yield from json_differences(first.get(key, MISSING), second.get(key, MISSING), f"{path}[{key!r}]")
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        for number, (left, right) in enumerate(zip(first, second, strict=True)):
+            yield from json_differences(left, right, f"{path}[{number}]")
+    elif sha256_of_json(first) != sha256_of_json(second):
+        yield path, first, second
 
 
 def _without_offsets(value: JsonValue) -> JsonValue:

@@ -14,7 +14,6 @@ from recorder.errors import (
     DamagedError,
     EncodingError,
     RecorderError,
-    UntrustedCodeError,
     UsageError,
     VersionError,
 )
@@ -29,7 +28,7 @@ from replay.actions import ActionReader
 from replay.divergence import MISSING, ArraySources, Mismatch, Place, compare_rows
 from replay.evidence import Evidence
 from replay.fresh_arrays import BEHIND_DECISIONS, FreshArrays
-from replay.model_proof import ModelProof, holds_model_policy, rerun_policy
+from replay.model_proof import ModelProof, holds_model_policy
 from replay.raw_frames import RawFrameComparison
 from replay.verdict import Verdict
 
@@ -86,17 +85,17 @@ class Replay:
                 self.manifest["environment"], is_trusted=self._is_trusted, render_mode=render_mode
             )
         except CannotRunError as error:
-            raise self._blame_damage(error) from error
+            raise self.verdict.blame_damage(error) from error
         self._limits = Limits.from_manifest(self.manifest["limits"])
         self.verdict.differences = compare_fingerprint(self.manifest["fingerprint"])
         if self.verdict.is_under_other_versions and not allow_other_versions:
             self.env.close()
-            raise self._blame_damage(VersionError(refuse_versions(self.verdict.differences)))
+            raise self.verdict.blame_damage(VersionError(refuse_versions(self.verdict.differences)))
         try:
             require_same_assets(self.manifest["environment"], self.env)
         except CannotRunError as error:
             self.env.close()
-            raise self._blame_damage(error) from error
+            raise self.verdict.blame_damage(error) from error
         # Texts of other releases may differ, and another render mode is no wish of the episode.
         self._is_environment_comparable = render_mode is None and not self.verdict.is_under_other_versions
         self._fresh_arrays = FreshArrays()
@@ -177,19 +176,13 @@ class Replay:
                 self._note_run()
                 self._prove_model(is_asking_policy=is_asking_policy)
         except (CannotRunError, UsageError) as error:
-            raise self._blame_damage(error) from error
+            raise self.verdict.blame_damage(error) from error
         finally:
             if self._stepper is not None:
                 self._stepper.close()
             self._evidence.close()
             self.env.close()
         return self.verdict
-
-    def _blame_damage(self, error: RecorderError) -> RecorderError:
-        """What an edited manifest asks for is damage, and nobody's request; untrusted code is refused as such."""
-        if self.verdict.faults and not isinstance(error, UntrustedCodeError):
-            return DamagedError("; ".join([*self.verdict.faults, str(error)]))
-        return CannotRunError(str(error)) if isinstance(error, UsageError) else error
 
     def _check_protocol(self) -> None:
         protocol, stated = self.manifest["protocol"], self.manifest["protocol_sha256"]
@@ -403,8 +396,7 @@ class Replay:
             self.verdict.not_checked.append("predictions: the replay diverged")
             return
         proof = ModelProof(self._evidence.folder, self.manifest, self.verdict)
-        act = rerun_policy(self.manifest, self.env) if is_asking_policy else None
-        proof.prove(decisions=self.verdict.decisions, act=act)
+        proof.prove(decisions=self.verdict.decisions, env=self.env if is_asking_policy else None)
 
     def _keep_exception(self, place: Place, error: Exception, raised_then: str | None = None) -> bool:
         """What the environment raises is what the replay gave; it never lets the replay go on."""

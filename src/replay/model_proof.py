@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recorder.encoding import decode_value, encode_value
-from recorder.errors import CannotRunError, DamagedError, RecorderError, UsageError
+from recorder.errors import CannotRunError, DamagedError, UsageError
 from recorder.exchanges import EXCHANGES, LEDGER, ledger_entry, read_exchanges, read_spelled, spell_json, sum_ledger
 from recorder.programs import PATHS, ActionProgram, AnswerError
 from recorder.reading import ArrayFile, LineStream
 from recorder.records import TRANSITIONS, Row, read_strict_json, sha256_of_json
-from replay.divergence import MISSING, Mismatch, Place
+from replay.divergence import Mismatch, Place, json_differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    import gymnasium
 
     from recorder.records import JsonValue
     from replay.verdict import Verdict
@@ -37,9 +39,6 @@ class ModelProof:
         folder: The episode; its log lies beside it or at the root of its run.
         manifest: Its manifest.
         verdict: Gets what does not fit, and how much was compared.
-
-    Raises:
-        MissingExtraError: httpx is not installed.
     """
 
     def __init__(self, folder: Path, manifest: Row, verdict: Verdict) -> None:
@@ -51,12 +50,15 @@ class ModelProof:
         self._exchanges: dict[int, Row] = {}
         self._last = 0
 
-    def prove(self, *, decisions: int, act: Callable[[list[Row]], Act] | None = None) -> None:
+    def prove(self, *, decisions: int, env: gymnasium.Env[Any, Any] | None = None) -> None:
         """Check every decision up to a number; the first that does not fit ends it.
 
         Args:
             decisions: How many were replayed.
-            act: Makes of the episode's exchanges the policy that took its actions; it is asked again.
+            env: Lets the policy decide again, over the recorded exchanges instead of a server, for this environment.
+
+        Raises:
+            MissingExtraError: The policy should decide again, and httpx is not installed.
         """
         try:
             program = ActionProgram.from_json(self._policy["program"], where="the manifest's program")
@@ -74,30 +76,42 @@ class ModelProof:
         if not self._read_log():
             return
         rows = self._read_transitions(decisions)
-        policy = None if act is None else act(self._own_exchanges(rows))
+        policy = None if env is None else self._ask_again(program, env, self._own_exchanges(rows))
         for row in rows:
             if not self._prove_decision(program, row, policy):
                 return
         self._verdict.compared["predictions"] = len(rows)
         self._verdict.compared["exchanges"] = len(rows)
-        if act is not None:
+        if env is not None:
             self._verdict.compared["policy_actions"] = len(rows)
+
+    def _ask_again(self, program: ActionProgram, env: gymnasium.Env[Any, Any], exchanges: list[Row]) -> Act:
+        from recorder.model_policy import ModelPolicy, ModelSettings  # noqa: PLC0415 - httpx is optional
+        from recorder.transport import open_client  # noqa: PLC0415 - as above
+        from replay.transport import ReplayTransport  # noqa: PLC0415 - as above
+
+        asked = self._policy
+        settings = ModelSettings(
+            asked["model"], asked["base_url"], asked["protocol"], asked["response_model"], retries=len(exchanges)
+        )
+        client = open_client(ReplayTransport(exchanges), settings.timeout_s)
+        return ModelPolicy(program, settings, None, env, client=client, sleep=lambda _: None)
 
     def _read_log(self) -> bool:
         found = [place / EXCHANGES for place in (self._folder, self._folder.parent) if (place / EXCHANGES).is_file()]
         if not found:
-            return self._fault(f"{EXCHANGES} is missing, beside the episode and at the root of its run")
+            return self._verdict.add_fault(f"{EXCHANGES} is missing, beside the episode and at the root of its run")
         try:
             rows = read_exchanges(found[0])
         except DamagedError as error:
-            return self._fault(str(error))
+            return self._verdict.add_fault(str(error))
         self._exchanges = {row["exchange_id"]: row for row in rows}
         missing = sorted(set(range(1, len(rows) + 1)) - set(self._exchanges))
         if missing:
-            return self._fault(f"{found[0]} lacks exchange {missing[0]}: ids are contiguous from 1")
+            return self._verdict.add_fault(f"{found[0]} lacks exchange {missing[0]}: ids are contiguous from 1")
         for row in rows:
             if row["request_sha256"] != sha256_of_json(row["request"]):
-                return self._fault(
+                return self._verdict.add_fault(
                     f"{found[0]}: exchange {row['exchange_id']} has another request than its digest says"
                 )
         return self._check_ledger(found[0].with_name(LEDGER), rows)
@@ -109,7 +123,7 @@ class ModelProof:
         try:
             ledger = read_strict_json(path.read_bytes(), where=str(path))
         except DamagedError as error:
-            return self._fault(str(error))
+            return self._verdict.add_fault(str(error))
         ledger = ledger if isinstance(ledger, dict) else {}
         entries = [ledger_entry(row) for row in rows]
         totals = ledger.get("totals")
@@ -118,7 +132,7 @@ class ModelProof:
         stated = [ledger.get("attempts"), totals, ledger.get("kind"), ledger.get("max_api_calls")]
         expected = [entries, sum_ledger(entries), "api-ledger", self._policy.get("max_api_calls")]
         if sha256_of_json(stated) != sha256_of_json(expected):
-            return self._fault(f"{path} does not say what {EXCHANGES} and the manifest hold")
+            return self._verdict.add_fault(f"{path} does not say what {EXCHANGES} and the manifest hold")
         return True
 
     def _read_transitions(self, decisions: int) -> list[Row]:
@@ -158,7 +172,7 @@ class ModelProof:
             derived = program.decode(settings["protocol"], read_spelled(exchange["response"]))
             action = program.action_of(derived)
         except DamagedError as error:
-            return self._fault(f"exchange {number}: {error}")
+            return self._verdict.add_fault(f"exchange {number}: {error}")
         except AnswerError as error:
             return self._compare(place, "exchange.response", exchange["response"], f"(no answer: {error})")
         whole = {**derived, "requested_model": settings["model"], "exchange_id": number}
@@ -227,49 +241,7 @@ class ModelProof:
         return self._compare(place, "policy action", row["action"], taken)
 
     def _compare(self, place: Place, field: str, recorded: JsonValue, derived: JsonValue) -> bool:
-        if sha256_of_json(recorded) == sha256_of_json(derived):
-            return True
-        path, left, right = _first_difference(recorded, derived)
-        return self._verdict.keep([Mismatch(place, f"{field}{path}", None, left, right)])
-
-    def _fault(self, text: str) -> bool:
-        self._verdict.add_fault(text)
-        return False
-
-
-def _first_difference(recorded: JsonValue, derived: JsonValue) -> tuple[str, JsonValue, JsonValue]:
-    """The innermost place in which two JSON values differ, the first of them."""
-    if isinstance(recorded, dict) and isinstance(derived, dict):
-        for key in [*derived, *recorded]:
-            left, right = recorded.get(key, MISSING), derived.get(key, MISSING)
-            if sha256_of_json(left) != sha256_of_json(right):
-                path, *values = _first_difference(left, right)
-                return f"[{key!r}]{path}", values[0], values[1]
-    if isinstance(recorded, list) and isinstance(derived, list) and len(recorded) == len(derived):
-        for number, (left, right) in enumerate(zip(recorded, derived, strict=True)):
-            if sha256_of_json(left) != sha256_of_json(right):
-                path, *values = _first_difference(left, right)
-                return f"[{number}]{path}", values[0], values[1]
-    return "", recorded, derived
-
-
-def rerun_policy(manifest: Row, env: Any) -> Callable[[list[Row]], Act]:  # noqa: ANN401 - any environment
-    """Makes the recorded policy again, over the recorded exchanges instead of a server."""
-
-    def make(exchanges: list[Row]) -> Act:
-        from recorder.model_policy import ModelPolicy, ModelSettings  # noqa: PLC0415 - httpx is optional
-        from recorder.transport import open_client  # noqa: PLC0415 - as above
-        from replay.transport import ReplayTransport  # noqa: PLC0415 - as above
-
-        policy = manifest["policy"]
-        try:
-            program = ActionProgram.from_json(policy["program"])
-        except RecorderError as error:
-            raise DamagedError(str(error)) from error
-        settings = ModelSettings(
-            policy["model"], policy["base_url"], policy["protocol"], policy["response_model"], retries=len(exchanges)
-        )
-        client = open_client(ReplayTransport(exchanges), settings.timeout_s)
-        return ModelPolicy(program, settings, None, env, client=client, sleep=lambda _: None)
-
-    return make
+        """Keep the first place in which they differ."""
+        for path, expected, stated in json_differences(derived, recorded, field):
+            return self._verdict.keep([Mismatch(place, path, None, stated, expected)])
+        return True

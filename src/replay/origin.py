@@ -12,6 +12,7 @@ from recorder.pong_policies import RECORDED_NAMES
 from recorder.programs import ActionProgram
 from recorder.reading import ArrayFile, LineStream
 from recorder.records import JsonValue, Row, read_strict_json, sha256_of_json
+from replay.model_proof import holds_model_policy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,9 +62,9 @@ def find_historical_origin(folder: Path, manifest: Row, transition: Row, log: Pa
 
 def find_origin(folder: Path, manifest: Row, transition: Row, log: Path | None = None) -> Origin | None:
     """The origin of a decision in the own layout; None if no model decided."""
-    policy = manifest["policy"]
-    if not isinstance(policy, dict) or not isinstance(policy.get("program"), dict):
+    if not holds_model_policy(manifest):
         return None
+    policy = manifest["policy"]
     prediction = transition["prediction"]
     number = prediction.get("exchange_id") if isinstance(prediction, dict) else None
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recorder.atari import rom_sha256
-from recorder.errors import CannotRunError, DamagedError, RecorderError, UsageError, VersionError
+from recorder.errors import CannotRunError, DamagedError, UsageError, VersionError
 from recorder.limits import Limits
 from recorder.pong import GAME
 from recorder.pong_play import (
@@ -24,6 +24,7 @@ from recorder.pong_play import (
 from recorder.pong_policies import RECORDED_NAMES, make_pong_policy
 from recorder.provenance import Difference, find_version
 from recorder.reading import EpisodeReader, LineStream
+from recorder.rebuild import require_same_file
 from recorder.records import FRAMES, MANIFEST, SUMMARY, TRANSITIONS, Row, read_strict_json, validate_row
 from replay.divergence import ArraySources, Mismatch, Place, compare_rows, compare_values
 from replay.engine import guard_sink, refuse_versions
@@ -31,8 +32,6 @@ from replay.pong_model import ImpliedPredictions
 from replay.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
 
     from recorder.pong_objects import ObserveObjects
@@ -92,7 +91,7 @@ class PongReplay:
             self._policy = self._choose_policy()
             self.env = self._make_environment(allow_other_versions=allow_other_versions)
         except (CannotRunError, UsageError) as error:
-            raise self._blame_damage(error) from error
+            raise self.verdict.blame_damage(error) from error
         self.seed: int = self.manifest["seed"]
         self._limits = Limits(decisions=self.manifest["max_decisions"], points=self.manifest.get("point_limit"))
         program = self.manifest.get("question_program")
@@ -128,7 +127,7 @@ class PongReplay:
                 self._compare_totals(stepper)
                 self._judge_surplus_frames(stepper)
         except (CannotRunError, UsageError) as error:
-            raise self._blame_damage(error) from error
+            raise self.verdict.blame_damage(error) from error
         finally:
             self._transitions.close()
             self._frames.close()
@@ -143,12 +142,6 @@ class PongReplay:
                 guarded(picture)
 
         return show
-
-    def _blame_damage(self, error: RecorderError) -> RecorderError:
-        """What an edited manifest asks for is damage, and nobody's request."""
-        if self.verdict.faults:
-            return DamagedError("; ".join([*self.verdict.faults, str(error)]))
-        return CannotRunError(str(error)) if isinstance(error, UsageError) else error
 
     @property
     def facts(self) -> Row:
@@ -201,12 +194,7 @@ class PongReplay:
         ]
         if self.verdict.is_under_other_versions and not allow_other_versions:
             raise VersionError(refuse_versions(self.verdict.differences))
-        if rom_here != protocol["rom_sha256"]:
-            message = (
-                f"the episode was recorded with the ROM pong.bin of SHA-256 {protocol['rom_sha256']}, "
-                f"here it has {rom_here}: it can only be replayed with the same file"
-            )
-            raise CannotRunError(message)
+        require_same_file("the ROM pong.bin", protocol["rom_sha256"], rom_here)
         return make_pong(settings)
 
     def _choose_policy(self) -> PongPolicy | None:
@@ -280,20 +268,20 @@ class PongReplay:
             if row is None:
                 return False
             if row["decision"] != number:
-                return self._fault(
+                return self.verdict.add_fault(
                     f"{self._where(self._transitions)} holds decision {row['decision']} where decision {number} "
                     "should be: a row was removed, doubled or moved"
                 )
             if stepper.end_reason is not None:
                 over = f"(none: the episode was over after {number} decisions by {stepper.end_reason})"
-                return self._keep([Mismatch(Place("transition", number), "decision", None, number, over)])
+                return self.verdict.keep([Mismatch(Place("transition", number), "decision", None, number, over)])
             if not self._replay_row(stepper, row, line):
                 return False
         return True
 
     def _replay_row(self, stepper: PongStepper, row: Row, line: bytes) -> bool:
         place = Place("transition", stepper.decisions)
-        is_decided = self._keep(self._compare_decision(place, stepper.observation, row))
+        is_decided = self.verdict.keep(self._compare_decision(place, stepper.observation, row))
         transition, frames = stepper.step(row["action"], row["prediction"])
         verdict = self.verdict
         verdict.decisions, verdict.raw_frames = stepper.decisions, stepper.raw_frames
@@ -303,7 +291,7 @@ class PongReplay:
         lines = [encode_historical_line(frame) for frame in frames]
         if self._line_sink is not None:
             self._line_sink(b"".join(lines))
-        is_same = encode_historical_line(transition) == line or self._keep(
+        is_same = encode_historical_line(transition) == line or self.verdict.keep(
             compare_rows(place, row, transition, _NOTHING)
         )
         return self._replay_frames(frames, lines, is_same=is_same) and is_same and is_decided
@@ -334,7 +322,9 @@ class PongReplay:
                 if line:
                     self._note_torn_tail(self._frames, line)
                 where = f"raw frame {frame['raw_frame']} of decision {frame['decision']}"
-                return self._fault(f"{FRAMES} ends before {where}, which {TRANSITIONS} has: rows were removed")
+                return self.verdict.add_fault(
+                    f"{FRAMES} ends before {where}, which {TRANSITIONS} has: rows were removed"
+                )
             if line != fresh and not self._compare_frame(place, frame, line, is_same=is_same):
                 is_same = False
                 break
@@ -350,17 +340,17 @@ class PongReplay:
         if recorded["raw_frame"] != frame["raw_frame"]:
             if not is_same or (self._frames.number == 1 and not self._compare_reset_frames()):
                 return False
-            return self._fault(
+            return self.verdict.add_fault(
                 f"{self._where(self._frames)} holds raw frame {recorded['raw_frame']} where raw frame "
                 f"{frame['raw_frame']} should be: a row was removed, doubled or moved"
             )
-        return self._keep(compare_rows(place, recorded, frame, _NOTHING))
+        return self.verdict.keep(compare_rows(place, recorded, frame, _NOTHING))
 
     def _compare_reset_frames(self) -> bool:
         """Whether the reset had as many no-ops as the summary says; if not, no raw frame has its number."""
         here = None if self._stepper is None else self._stepper.reset_frames
         stated = here if self._is_counting_nothing else (self._summary or {}).get("reset_frames", here)
-        return self._keep(compare_values(Place("summary"), "reset_frames", stated, here, _NOTHING))
+        return self.verdict.keep(compare_values(Place("summary"), "reset_frames", stated, here, _NOTHING))
 
     def _judge_surplus_frames(self, stepper: PongStepper) -> None:
         """Raw frames without their transition: those of one decision, and only of a run that was interrupted."""
@@ -377,7 +367,7 @@ class PongReplay:
             is_room = len(surplus) <= self.manifest["protocol"]["hold_frames"]
             is_of_next = row["decision"] == stepper.decisions and row["raw_frame"] == number and is_room
             if self.verdict.is_complete or stepper.end_reason is not None or not is_of_next:
-                self._fault(
+                self.verdict.add_fault(
                     f"{self._where(self._frames)} holds raw frame {row['raw_frame']} of decision {row['decision']}, "
                     f"which no row of {TRANSITIONS} has"
                 )
@@ -394,11 +384,13 @@ class PongReplay:
         _, frames = stepper.step(action, {})
         for recorded, frame in zip(surplus, frames, strict=False):
             place = Place("frame", decision, frame["raw_frame"])
-            if not self._keep(compare_rows(place, recorded, frame, _NOTHING)):
+            if not self.verdict.keep(compare_rows(place, recorded, frame, _NOTHING)):
                 return
         if len(surplus) > len(frames):
             over = f"{len(frames)} raw frames, after which decision {decision} was over"
-            self._fault(f"{FRAMES} holds {len(surplus)} raw frames of decision {decision}, the replay gives {over}")
+            self.verdict.add_fault(
+                f"{FRAMES} holds {len(surplus)} raw frames of decision {decision}, the replay gives {over}"
+            )
             return
         for channel in ("raw_frames", "ram", "rgb"):
             self.verdict.compared[channel] = self.verdict.compared.get(channel, 0) + len(surplus)
@@ -412,7 +404,7 @@ class PongReplay:
         if summary is None or summary["status"] == "running":
             return
         if verdict.is_complete and stepper.end_reason is None:
-            self._fault(
+            self.verdict.add_fault(
                 f"{TRANSITIONS} ends before decision {stepper.decisions}, though the episode was not over and "
                 f"{SUMMARY} says 'complete': rows were removed, or the summary was edited"
             )
@@ -423,7 +415,7 @@ class PongReplay:
             verdict.not_checked.append(f"{', '.join(silent)}: {SUMMARY} does not state them")
         stated = {field: value for field, value in expected.items() if field in summary}
         verdict.compared["totals"] = len(stated)
-        self._keep(compare_rows(Place("summary"), summary, stated, _NOTHING))
+        self.verdict.keep(compare_rows(Place("summary"), summary, stated, _NOTHING))
 
     def _expect_totals(self, stepper: PongStepper, summary: Row) -> Row:
         """What the summary should say, as far as it can be known."""
@@ -461,7 +453,7 @@ class PongReplay:
                 message = f"{where} has the action {action}, which should be a whole number"
                 raise DamagedError(message)  # noqa: TRY301 - one way for every fault of a row
         except DamagedError as error:
-            self._fault(str(error))
+            self.verdict.add_fault(str(error))
             return None
         return row
 
@@ -472,18 +464,6 @@ class PongReplay:
 
     def _where(self, stream: LineStream) -> str:
         return f"{stream.path} line {stream.number}"
-
-    def _fault(self, text: str) -> bool:
-        self.verdict.add_fault(text)
-        return False
-
-    def _keep(self, mismatches: Sequence[Mismatch]) -> bool:
-        """Keep the mismatches of the first decision that has any; say whether there were none."""
-        kept = self.verdict.mismatches
-        if not kept or (mismatches and mismatches[0].place.decision == kept[0].place.decision):
-            known = {(mismatch.place, mismatch.field) for mismatch in kept}
-            kept += [mismatch for mismatch in mismatches if (mismatch.place, mismatch.field) not in known]
-        return not mismatches
 
 
 def _require_whole_numbers(manifest: Row) -> None:

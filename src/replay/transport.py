@@ -13,6 +13,7 @@ from recorder.errors import CannotRunError
 from recorder.exchanges import describe_request, read_spelled
 from recorder.records import sha256_of_json
 from recorder.redaction import Redactor
+from replay.divergence import json_differences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,19 +89,18 @@ class ReplayTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         """Which recorded request comes nearest, and where it first differs."""
         if not self._known:
             return f"{method} {url} cannot be answered: the record holds no exchange"
-        differences = [
-            (_differences((row["method"], row["url"], row["request"]), (method, url, asked)), row)
-            for row in self._known
-        ]
-        count, row = min(((len(found), row) for found, row in differences), key=lambda pair: pair[0])
-        if not count:
+        here = {"the method": method, "the URL": url, "the request": asked}
+        differences = [(_differences_of(row, here), row) for row in self._known]
+        found, row = min(differences, key=lambda pair: len(pair[0]))
+        count = len(found)
+        if not found:
             return (
                 f"{method} {url} was asked once more than it was recorded (exchange {row['exchange_id']} was the last)"
             )
-        path, recorded, here = next(found[0] for found, candidate in differences if candidate is row)
+        path, recorded, sent = found[0]
         return (
             f"{method} {url} was not recorded; nearest is exchange {row['exchange_id']}, where {path} was "
-            f"{_show(recorded)} and is {_show(here)} here ({count} {'difference' if count == 1 else 'differences'})"
+            f"{_show(recorded)} and is {_show(sent)} here ({count} {'difference' if count == 1 else 'differences'})"
         )
 
 
@@ -130,26 +130,10 @@ def _spell_event(event: Row) -> str:
     return "\n".join([*fields, *(f"data: {line}" for line in text.split("\n"))]) + "\n\n"
 
 
-def _differences(recorded: JsonValue, here: JsonValue, path: str = "") -> list[tuple[str, JsonValue, JsonValue]]:
-    """Places in which two requests differ: path, recorded, here."""
-    if isinstance(recorded, tuple) and isinstance(here, tuple):
-        names = ("the method", "the URL", "the request")
-        return [
-            found
-            for name, left, right in zip(names, recorded, here, strict=True)
-            for found in _differences(left, right, name)
-        ]
-    if isinstance(recorded, dict) and isinstance(here, dict):
-        keys = [*recorded, *(key for key in here if key not in recorded)]
-        return [
-            found
-            for key in keys
-            for found in _differences(recorded.get(key, "(missing)"), here.get(key, "(missing)"), f"{path}[{key!r}]")
-        ]
-    if isinstance(recorded, list) and isinstance(here, list) and len(recorded) == len(here):
-        pairs = enumerate(zip(recorded, here, strict=True))
-        return [found for number, pair in pairs for found in _differences(*pair, f"{path}[{number}]")]
-    return [] if sha256_of_json(recorded) == sha256_of_json(here) else [(path, recorded, here)]
+def _differences_of(row: Row, here: Row) -> list[tuple[str, JsonValue, JsonValue]]:
+    """Where a recorded request and one made here differ: place, recorded, here."""
+    recorded = {"the method": row["method"], "the URL": row["url"], "the request": row["request"]}
+    return [found for name, value in recorded.items() for found in json_differences(value, here[name], name)]
 
 
 def _show(value: JsonValue) -> str:

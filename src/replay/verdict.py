@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from recorder.errors import CannotRunError, DamagedError, DivergedError
+from recorder.errors import (
+    CannotRunError,
+    DamagedError,
+    DivergedError,
+    RecorderError,
+    UntrustedCodeError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,10 +112,17 @@ class Verdict:
             kept += mismatches
         return not mismatches
 
-    def add_fault(self, fault: str) -> None:
-        """Note a fault once, however many checks find it."""
+    def add_fault(self, fault: str) -> Literal[False]:
+        """Note a fault once, however many checks find it; False, for what was not found to be the same."""
         if fault not in self.faults:
             self.faults.append(fault)
+        return False
+
+    def blame_damage(self, error: RecorderError) -> RecorderError:
+        """What an edited manifest asks for is damage, and nobody's request; untrusted code is refused as such."""
+        if self.faults and not isinstance(error, UntrustedCodeError):
+            return DamagedError("; ".join([*self.faults, str(error)]))
+        return CannotRunError(str(error)) if isinstance(error, UsageError) else error
 
     def count_reset(self, reset: Row) -> None:
         """Count what a compared reset holds."""
